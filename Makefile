@@ -8,7 +8,7 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint format dist clean
+.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint audit format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
@@ -27,6 +27,7 @@ help:
 	@echo "make extras  try each extra alone, and what is said without it"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
+	@echo "make audit   compare admitted and pinned versions with listed advisories"
 	@echo "make format  format the code"
 	@echo "make dist    the wheel, the source, and the list of what an installation brings, in dist/"
 	@echo "make clean   remove .venv and what was built"
@@ -142,6 +143,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+audit: $(READY)
+	$(BIN)/python .ci/audit.py
 
 format: $(READY)
 	$(BIN)/ruff format .

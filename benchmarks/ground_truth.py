@@ -101,7 +101,7 @@ def fitted_to(folder: Path, table: RuleTable, name: str) -> Explainer:
 
 
 def main() -> None:
-    unfitted = [name for name, cls in methods().items() if not cls.traits.needs_fitting]
+    unfitted = [name for name, cls in methods().items() if cls.traits.explains_any_model]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path)

@@ -26,7 +26,7 @@ from gps import load_gps, train_gps
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, merged
-from graphxai.evaluation.sources import BenchmarkSource, mnist_test
+from graphxai.evaluation.sources import BenchmarkSource, mnist_part
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import Explainer, get_explainer
 
@@ -103,7 +103,7 @@ def graphs_of(name: str, split: dict[str, list[int]]) -> BenchmarkSource:
         seen = bace_source(random_split(len(load_bace()), 0).test)
         source = bace_source(split["test"])
     else:
-        seen = source = mnist_test()
+        seen = source = mnist_part()
     left_out = seen.sample(SEEN_GRAPHS[data], seed=SEEN).inputs
     unseen = {key: value for key, value in source.inputs.items() if key not in left_out}
     return BenchmarkSource(source.title, unseen, source.labels).sample(GRAPHS, seed=DRAWN + seed)

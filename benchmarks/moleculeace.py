@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
 import graphxai as gx
-from graphxai.evaluation.trust.distance import distance_of
+from graphxai.evaluation.trust.errors import distance_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table

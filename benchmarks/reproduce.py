@@ -18,9 +18,8 @@ import torch
 import graphxai as gx
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
-from graphxai.evaluation import Report, kendall_tau, merged
-from graphxai.evaluation.conservation import Conservation, conservation
-from graphxai.evaluation.sources import BenchmarkSource, bace_test, mnist_test
+from graphxai.evaluation import Conservation, Report, conservation, kendall_tau, merged
+from graphxai.evaluation.sources import BenchmarkSource, bace_part, mnist_part
 from graphxai.learning.fit import fit, molecule_config
 from graphxai.learning.recipes.bace import bace_tasks
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
@@ -127,7 +126,7 @@ def measure(
     reports, scores = [], []
     for checkpoint in checkpoints:
         model = gx.load(checkpoint)
-        source = bace_test(model) if name == "bace" else mnist_test().sample(MNIST_IMAGES)
+        source = bace_part(model) if name == "bace" else mnist_part().sample(MNIST_IMAGES)
         # the checkpoints of several seeds have the same folder name: use the hash of the weights
         folder = out / (str(steps) if steps else "all") / model.origin.sha256[:8]
         reports.append(
@@ -195,7 +194,7 @@ def orderings(name: str, reports: dict[str, Report]) -> list[str]:
 def sums_of_attention(name: str, checkpoint: str) -> dict[str, Conservation]:
     """Compare sums of attention with the output of the true class (Ali 2022, Figure 8)."""
     model = gx.load(checkpoint)
-    source = bace_test(model) if name == "bace" else mnist_test().sample(MNIST_IMAGES)
+    source = bace_part(model) if name == "bace" else mnist_part().sample(MNIST_IMAGES)
     sums = {}
     for method in ("gae", "rollout", "attention_flow"):
         parts = []

@@ -11,7 +11,7 @@ import graphxai as gx
 from gps import load_gps
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
-from graphxai.evaluation.sources import BenchmarkSource, mnist_test
+from graphxai.evaluation.sources import BenchmarkSource, mnist_part
 
 DRAWN = 2026  # seed of the graphs drawn for the first model; it grows by one for each other model
 TRIAL = 123  # seed with which an earlier trial of the primary method drew its test graphs
@@ -69,7 +69,7 @@ def graphs_of(tested: TestedModel, split: dict[str, list[int]], part: str) -> Be
         labels = {k: int(graphs[k].y[0, 0]) for k in keys}
         source = BenchmarkSource(f"BACE, {part}", {k: graphs[k].smiles for k in keys}, labels)
     elif part == "test":
-        whole, seen = mnist_test(), trial_images()
+        whole, seen = mnist_part(), trial_images()
         source = BenchmarkSource(
             whole.title, {k: v for k, v in whole.inputs.items() if k not in seen}, whole.labels
         )

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import graphxai
-from graphxai.contract.checkpoint_files import CARD, read_config, weights_digest
+from graphxai.contract.checkpoint_files import CARD, read_config, save_conformal, weights_digest
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import Split
@@ -28,7 +28,7 @@ from graphxai.learning.recipes import bace, mnist
 from graphxai.learning.settings import DigitSettings
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import CONFIG, locate, measure_mean_node
-from graphxai.models.graphormer.checkpoint import save_conformal, save_mean_node
+from graphxai.models.graphormer.checkpoint import save_mean_node
 from graphxai.runtime.writing import write_whole
 
 IMAGES = 500

@@ -182,7 +182,7 @@ def install(folder: Path, name: str) -> None:
     print(f"installed {name}: {size_of(target) / 1e6:.2f} MB", flush=True)
 
 
-ISOTOPES = "It does not see isotopes other than deuterium and tritium"
+ISOTOPES = "It does not see isotopes"
 
 
 def unseen_by(folder: Path) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["AS_DRAWN", "AsGiven", "MixtureError", "MoleculeError", "Standardisation"]
-
 Standardisation: TypeAlias = Literal["as drawn", "parent", "tautomers"]
 AS_DRAWN: Standardisation = "as drawn"
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NUMBER", "TYPOGRAPHY", "Bound", "ParsedNumbers", "marks_decimals", "parsed_numbers"]
-
 FloatArray = NDArray[np.float64]
 
 TYPOGRAPHY = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " "})  # minus, fixed spaces

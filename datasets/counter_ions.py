@@ -6,7 +6,8 @@ are those of salts in pharmacopoeias (Stahl and Wermuth 2002), and of solvents.
 
 from functools import cache
 
-__all__ = ["counter_ions", "ion_name", "solvents"]
+_ARYL = "c{0}cc(C(F)(F)F)cc(C(F)(F)F)c{0}"
+_BARF = f"[B-]({_ARYL.format(1)})({_ARYL.format(2)})({_ARYL.format(3)}){_ARYL.format(4)}"
 
 _SALTS = {
     "hydrochloride": "Cl",
@@ -23,6 +24,11 @@ _SALTS = {
     "borate": "OB(O)O",
     "tetrafluoroborate": "F[B-](F)(F)F",
     "hexafluorophosphate": "F[P-](F)(F)(F)(F)F",
+    "hexafluoroarsenate": "F[As-](F)(F)(F)(F)F",
+    "hexafluoroantimonate": "F[Sb-](F)(F)(F)(F)F",
+    "tetraphenylborate": "c1ccc([B-](c2ccccc2)(c2ccccc2)c2ccccc2)cc1",
+    "tetrakis[3,5-bis(trifluoromethyl)phenyl]borate": _BARF,
+    "bistriflimide": "O=S(=O)(NS(=O)(=O)C(F)(F)F)C(F)(F)F",
     "ammonium": "N",
     "formate": "OC=O",
     "acetate": "CC(=O)O",
@@ -69,7 +75,6 @@ _SALTS = {
     "camsylate": "CC1(C)C2CCC1(CS(=O)(=O)O)C(=O)C2",
     "cyclamate": "OS(=O)(=O)NC1CCCCC1",
     "saccharinate": "O=C1NS(=O)(=O)c2ccccc21",
-    "bistriflimide": "O=S(=O)(NS(=O)(=O)C(F)(F)F)C(F)(F)F",
     "dicyanamide": "N#CN=C=N",
     "methylsulfate": "COS(=O)(=O)O",
     "ethylsulfate": "CCOS(=O)(=O)O",

@@ -18,16 +18,6 @@ from graphxai.runtime.ogb import import_ogb
 
 from .molecule_reading import AS_WRITTEN
 
-__all__ = [
-    "ATOM_CARDINALITIES",
-    "ATOM_FEATURE_NAMES",
-    "BOND_CARDINALITIES",
-    "BOND_FEATURE_NAMES",
-    "atom_features",
-    "bond_features",
-    "canonical_chirality",
-]
-
 ATOM_FEATURE_NAMES = (
     "atomic number",
     "chirality",
@@ -140,17 +130,14 @@ def canonical_chirality(mol: Chem.Mol) -> NDArray[np.int64] | None:
     RDKit's tag, and so OGB's feature, is relative to the order of an atom's bonds: two SMILES of
     the same molecule can have opposite tags. These codes are those of the canonical SMILES, mapped
     back to the molecule's atom order. A molecule without tags has None.
+
+    Args:
+        mol: in its canonical form.
     """
     if not mol.HasSubstructMatch(_TAGGED):
         return None
     smiles = Chem.MolToSmiles(mol)
-    written = mol
-    if ":" in smiles:  # atom maps, which affect the order; or a bond
-        written = Chem.Mol(mol)
-        for atom in written.GetAtoms():
-            atom.SetAtomMapNum(0)
-        smiles = Chem.MolToSmiles(written)
-    order = list(written.GetPropsAsDict(True, True, False)["_smilesAtomOutputOrder"])
+    order = list(mol.GetPropsAsDict(True, True, False)["_smilesAtomOutputOrder"])
     # the canonical SMILES of a sanitised molecule has tags at stereocentres only
     canonical = Chem.MolFromSmiles(smiles, AS_WRITTEN)
     if canonical is None or canonical.GetNumAtoms() != len(order):

@@ -10,27 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdFingerprintGenerator
-from rdkit.DataStructs import BitVectToBinaryText
+from rdkit.DataStructs import BulkTanimotoSimilarity
 
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
 
-__all__ = [
-    "FingerprintTable",
-    "atom_pair_counts",
-    "ecfp4",
-    "ecfp4_bits",
-    "ecfp6_counts",
-    "packed",
-    "structure_counts",
-    "tanimoto",
-]
-
 FloatArray = NDArray[np.float32]
-Words = NDArray[np.uint64]
 BITS = 2048
-MOST_UNPACKED = 20_000  # fingerprints, which take 40 MB
 COUNTS = 4096  # of environments, of atom pairs or of torsions
+STRUCTURES = ("ECFP6", "atom pair", "ECFP4 with chirality", "torsion", "FCFP4")
+KINDS = len(STRUCTURES)  # of counts, see `structure_counts`
 
 
 @cache
@@ -43,61 +32,9 @@ def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
     return _ecfp4().GetFingerprint(mol)
 
 
-def packed(fingerprints: Sequence[ExplicitBitVect]) -> Words:
-    """Return the bits of fingerprints as 64-bit words, (n, bits / 64)."""
-    texts = map(BitVectToBinaryText, fingerprints)
-    return np.stack([np.frombuffer(text, np.uint64) for text in texts])
-
-
-def tanimoto(
-    query: Words, others: Words, sizes: NDArray[np.int64] | None = None
-) -> NDArray[np.float64]:
-    """Return the Tanimoto similarity (n,) of packed bits `query` (w,) to each row of others (n, w).
-
-    The values are those of RDKit's `BulkTanimotoSimilarity`, several times faster.
-
-    Args:
-        query: packed bits of one molecule.
-        others: packed bits of the others.
-        sizes: the result of `set_bits(others)`, if the caller has it.
-    """
-    common = set_bits(query & others)
-    all_bits = set_bits(query) + (set_bits(others) if sizes is None else sizes) - common
-    return np.divide(common, all_bits, out=np.zeros(len(common)), where=all_bits > 0)
-
-
-class FingerprintTable:
-    """Fingerprints of many molecules, laid out so that another is quickly compared with all.
-
-    A bit of all molecules is one row of bytes. The bits that two molecules share are counted by
-    adding up the rows that are set in one of them, some fifty of 2,048. A molecule takes 2 kB in
-    this layout. More than `MOST_UNPACKED` of them stay packed, in an eighth of that.
-    """
-
-    def __init__(self, fingerprints: Sequence[ExplicitBitVect]) -> None:
-        words = packed(fingerprints)  # (n, BITS / 64)
-        self._sizes = set_bits(words)  # (n,)
-        self._words = words if len(words) > MOST_UNPACKED else None
-        if self._words is None:
-            bits = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")  # (n, BITS)
-            self._rows = np.ascontiguousarray(bits.T)
-
-    def similarities(self, fingerprint: ExplicitBitVect) -> NDArray[np.float64]:
-        """Return the Tanimoto similarity of a fingerprint to each of the table, (n,)."""
-        if self._words is not None:
-            return tanimoto(packed([fingerprint])[0], self._words, self._sizes)
-        on = list(fingerprint.GetOnBits())
-        counted = np.uint8 if len(on) < 256 else np.int64  # bytes are added up most quickly
-        common = self._rows[on].sum(axis=0, dtype=counted).astype(np.int64)
-        all_bits = len(on) + self._sizes - common
-        return np.divide(common, all_bits, out=np.zeros(len(common)), where=all_bits > 0)
-
-
-def set_bits(words: Words) -> NDArray[np.int64]:
-    """Return how many bits are set in each row of packed bits (..., w), as (...)."""
-    if hasattr(np, "bitwise_count"):  # NumPy 2
-        return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
-    return np.unpackbits(words.view(np.uint8), axis=-1).sum(axis=-1, dtype=np.int64)
+def similarities(bits: ExplicitBitVect, others: Sequence[ExplicitBitVect]) -> NDArray[np.float64]:
+    """Return the Tanimoto similarity (n,) of a fingerprint to each of n others."""
+    return np.array(BulkTanimotoSimilarity(bits, others))
 
 
 def ecfp4(smiles: Sequence[str]) -> FloatArray:
@@ -148,6 +85,39 @@ def structure_counts(smiles: Sequence[str]) -> tuple[NDArray[np.uint16], ...]:
             for kind, generator in enumerate(generators):
                 counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
     return tuple(counts)
+
+
+def structure_occurrences(
+    mol: Chem.Mol,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return where a molecule has the structures that `structure_counts` counts.
+
+    Returns:
+        For each of O occurrences its column in the five kinds of counts side by side (O,),
+        ascending, and the number of atoms that it covers (O,). Then the covered atoms of all
+        occurrences, one after another.
+    """
+    reach = Chem.GetDistanceMatrix(mol)  # (N, N), in bonds
+    within = [[np.flatnonzero(row).tolist() for row in reach <= radius] for radius in range(4)]
+    columns, sizes, atoms = list[int](), list[int](), list[int]()
+    for kind, generator in enumerate(_count_generators()):
+        places = rdFingerprintGenerator.AdditionalOutput()
+        if STRUCTURES[kind] == "torsion":
+            places.AllocateBitPaths()
+        else:
+            places.AllocateBitInfoMap()
+        generator.GetCountFingerprint(mol, additionalOutput=places)
+        found = places.GetBitPaths() or places.GetBitInfoMap() or {}
+        for bit in sorted(found):
+            for place in found[bit]:
+                if STRUCTURES[kind] in ("atom pair", "torsion"):
+                    covered = place
+                else:  # an atom and the radius around it
+                    covered = within[place[1]][place[0]]
+                columns.append(kind * COUNTS + bit)
+                sizes.append(len(covered))
+                atoms.extend(covered)
+    return np.array(columns), np.array(sizes), np.array(atoms)
 
 
 def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:

@@ -31,19 +31,6 @@ from .splits import Split
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = [
-    "KEPT",
-    "GraphFolderError",
-    "StoredGraphs",
-    "digest_of",
-    "holds_graphs",
-    "load_graphs",
-    "ogb_split",
-    "plain",
-    "save_graphs",
-    "starts_of",
-]
-
 FILE, FORMAT = "graphs.safetensors", "graphxai-graphs"
 OGB_EDGES = "raw/edge.csv.gz"
 PARTS = ("train", "valid", "test")

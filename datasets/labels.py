@@ -11,19 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .cell_numbers import NUMBER, TYPOGRAPHY, Bound, ParsedNumbers, parsed_numbers
-
-__all__ = [
-    "Bound",
-    "Labels",
-    "LabelsKind",
-    "is_missing",
-    "name_and_unit",
-    "not_understood",
-    "read_labels",
-    "read_measured",
-    "with_unit",
-]
+from .cell_numbers import NUMBER, TYPOGRAPHY, ParsedNumbers, parsed_numbers
+from .cell_numbers import Bound as Bound
 
 LabelsKind = Literal["classification", "regression"]
 FloatArray = NDArray[np.float64]

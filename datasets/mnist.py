@@ -1,4 +1,4 @@
-"""Read MNIST from the official IDX files, and convert pictures of digits to MNIST's format."""
+"""Read MNIST from its IDX files, convert pictures of digits to its format, and deform digits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
 from graphxai.runtime.extras import missing_extra
@@ -37,33 +39,18 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
-@dataclass(frozen=True)
-class _SplitFiles:
-    """The two files of a split: their official names and MD5 digests, and accepted prefixes."""
-
-    images: str
-    labels: str
-    images_md5: str
-    labels_md5: str
-    prefixes: tuple[str, ...]
-
-
-_SPLITS: dict[str, _SplitFiles] = {
-    "train": _SplitFiles(
-        "train-images-idx3-ubyte.gz",
-        "train-labels-idx1-ubyte.gz",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        ("train", "train10k"),
-    ),
-    "test": _SplitFiles(
-        "t10k-images-idx3-ubyte.gz",
-        "t10k-labels-idx1-ubyte.gz",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-        ("t10k",),
-    ),
+# For each split the names of the images and labels with their MD5, and accepted prefixes.
+_FILES = {
+    "train": {
+        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    },
+    "test": {
+        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
 }
+_PREFIXES = {"train": ("train", "train10k"), "test": ("t10k",)}
 
 
 def load_mnist(
@@ -94,10 +81,7 @@ def load_mnist(
     Source: LeCun, Cortes and Burges.
     """
     paths = mnist_files(root, split, download)
-    try:
-        images, labels = read_idx(paths[0]), read_idx(paths[1])
-    except IdxError as error:
-        raise SuperpixelError(str(error)) from error
+    images, labels = map(read_idx, paths)
     if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
         raise SuperpixelError(f"{paths[0]}: images of shape {images.shape}, not (n, 28, 28)")
     if labels.shape != images.shape[:1]:
@@ -117,11 +101,11 @@ def mnist_files(
     root: str | os.PathLike[str] | None = None, split: Split = "train", download: bool = True
 ) -> tuple[Path, Path]:
     """Return the paths of the images and labels that :func:`load_mnist` reads."""
-    if split not in _SPLITS:
+    if split not in _FILES:
         raise SuperpixelError(f"split must be 'train' or 'test', not {split!r}")
-    files, base = _SPLITS[split], data_root(root)
+    base = data_root(root)
     for folder in (base / "mnist", base):
-        for prefix in files.prefixes:
+        for prefix in _PREFIXES[split]:
             for ending in (".gz", ""):
                 images = folder / f"{prefix}-images-idx3-ubyte{ending}"
                 labels = folder / f"{prefix}-labels-idx1-ubyte{ending}"
@@ -129,15 +113,14 @@ def mnist_files(
                     return images, labels
     if not download:
         raise DownloadError(
-            f"no MNIST {split} files in {base / 'mnist'}: put {files.images} and {files.labels} "
+            f"no MNIST {split} files in {base / 'mnist'}: put {' and '.join(_FILES[split])} "
             f"there (official source: {MIRROR}), or give the folder that contains mnist/ with "
             f"{ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA."
         )
-    target = base / "mnist"
-    return (
-        fetch(MIRROR + files.images, target / files.images, md5=files.images_md5),
-        fetch(MIRROR + files.labels, target / files.labels, md5=files.labels_md5),
+    images, labels = (
+        fetch(MIRROR + name, base / "mnist" / name, md5=md5) for name, md5 in _FILES[split].items()
     )
+    return images, labels
 
 
 def read_digit(picture: str | os.PathLike[str] | Image.Image) -> np.ndarray:
@@ -243,7 +226,7 @@ def _grey_of(picture: Image.Image, name: str) -> np.ndarray:
     return np.asarray(paper.convert("L"), dtype=np.float64) / 255.0
 
 
-class IdxError(ValueError):
+class IdxError(SuperpixelError):
     """A file is not a readable IDX file of unsigned bytes. The message names it."""
 
 
@@ -303,3 +286,72 @@ def _read(stream: BinaryIO, path: Path) -> np.ndarray:
     if stream.read(1):
         raise IdxError(f"{path}: more data than the {size} bytes the header claims")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
+
+
+@dataclass(frozen=True)
+class Deformation:
+    """The ranges of a random deformation. Every value is drawn uniformly from [-range, range].
+
+    Attributes:
+        rotation: degrees.
+        scale: relative change of size, drawn separately for each axis (0.1: 0.9 to 1.1).
+        shear: tangent of the slant.
+        shift: pixels.
+        elastic: standard deviation in pixels of a smooth displacement field.
+    """
+
+    rotation: float = 12.0
+    scale: float = 0.12
+    shear: float = 0.2
+    shift: float = 1.5
+    elastic: float = 0.7
+
+
+def deform(
+    images: torch.Tensor,
+    generator: torch.Generator,
+    deformation: Deformation | None = None,
+) -> torch.Tensor:
+    """Deform each image by its own random rotation, scaling, shear, shift and elastic field.
+
+    Args:
+        images: (n, H, W) float, values in [0, 1], dark background.
+        generator: the source of randomness; the same generator state gives the same images.
+        deformation: ranges; the default keeps digits legible.
+
+    Returns:
+        (n, H, W) float32 in [0, 1].
+
+    Source: Simard et al. 2003, for elastic deformations of digits.
+    """
+    ranges = deformation or Deformation()
+    n, height, width = images.shape
+
+    def draw(limit: float) -> torch.Tensor:
+        return (2 * torch.rand(n, generator=generator) - 1) * limit
+
+    angle = draw(math.radians(ranges.rotation))
+    across, down = 1 + draw(ranges.scale), 1 + draw(ranges.scale)
+    shear = draw(ranges.shear)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    # The map from output to input coordinates, both in [-1, 1]: rotation times shear, scaled.
+    affine = torch.stack(
+        [
+            torch.stack(
+                [cos / across, (cos * shear - sin) / down, draw(2 * ranges.shift / width)], 1
+            ),
+            torch.stack(
+                [sin / across, (sin * shear + cos) / down, draw(2 * ranges.shift / height)], 1
+            ),
+        ],
+        dim=1,
+    )  # (n, 2, 3)
+    grid = F.affine_grid(affine, [n, 1, height, width], align_corners=False)  # (n, H, W, 2)
+    coarse = torch.randn(n, 2, 6, 6, generator=generator) * ranges.elastic
+    field = F.interpolate(coarse, size=(height, width), mode="bicubic", align_corners=True)
+    pixels = torch.tensor([2 / width, 2 / height])
+    grid = grid + field.permute(0, 2, 3, 1) * pixels
+    moved = F.grid_sample(
+        images.float().unsqueeze(1), grid, mode="bicubic", padding_mode="zeros", align_corners=False
+    )
+    return moved.squeeze(1).clamp(0, 1)

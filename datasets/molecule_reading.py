@@ -6,22 +6,23 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from rdkit import Chem
 
-from .as_given import AS_DRAWN, AsGiven, MixtureError, MoleculeError, Standardisation
+from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
+from .as_given import MoleculeError as MoleculeError
+from .canonical_form import (
+    canonical_form,
+    is_labelled,
+    one_perception,
+    perceive,
+    smiles_with_groups,
+    with_coordinates,
+)
 from .standardise import may_change, parent_of
-
-__all__ = [
-    "AS_WRITTEN",
-    "MoleculeError",
-    "ReadMolecule",
-    "is_inchi",
-    "read_molecules",
-    "shortened",
-    "smiles_of_features",
-]
+from .tautomer_form import has_moving_protons
 
 # RDKit takes 1 kB and more for each character, and its time grows with the square of the length.
 # This leaves 40 characters for each of 500 atoms, enough for isotopes, charges and coordinates.
@@ -40,10 +41,11 @@ _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
 
 # Read as an atom with its own features, unlike the hydrogen that it stands for.
 _HEAVY_HYDROGEN = re.compile(r"\[0*[23](?:H|#1\b)")
-_HEAVY_HYDROGEN_READ = "deuterium or tritium is read as an atom of its own"
+_HEAVY_HYDROGEN_READ = "deuterium or tritium is read as drawn, as an atom of its own"
+_CHARGED = "the {} is kept, as no proton can remove its charge"
 _NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")  # no whitespace, and not for a terminal
 
 # The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
 _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")
@@ -57,12 +59,15 @@ class ReadMolecule(NamedTuple):
         text: its SMILES, with the atoms in the same order if the input was a SMILES.
         is_given: whether the input was an RDKit molecule, not a SMILES.
         as_given: the molecule that was given, if `mol` is its parent or there is a remark on it.
+        form: the canonical form of `mol`, with the same order of atoms; `mol` itself if molecules
+            are read in no such form.
     """
 
     mol: Chem.Mol
     text: str
     is_given: bool
-    as_given: AsGiven | None = None
+    as_given: AsGiven | None
+    form: Chem.Mol
 
 
 def is_inchi(text: str) -> bool:
@@ -74,27 +79,31 @@ def read_molecules(
     molecules: Sequence[str | Chem.Mol],
     max_atoms: int,
     standardisation: Standardisation = AS_DRAWN,
+    canonical: bool = False,
 ) -> list[ReadMolecule | MoleculeError]:
     """Parse SMILES and copy RDKit molecules, sanitised and with stereo assigned.
 
     A molecule that cannot be read, has no atoms, has more than `max_atoms`, or is a mixture while
     parents are wanted, gives an error in its place.
+
+    Args:
+        molecules: SMILES and RDKit molecules.
+        max_atoms: the largest number of atoms accepted.
+        standardisation: what stands for each molecule, see `molecules.molecule_to_data`.
+        canonical: whether each molecule is brought to its canonical form first.
     """
-    read = _read_as_drawn(molecules, max_atoms)
-    always = standardisation == "tautomers"
-    if standardisation != AS_DRAWN:
-        read = [
-            _parent_or_error(item, standardisation)
-            if isinstance(item, ReadMolecule) and (always or item.is_given or may_change(item.text))
-            else item
-            for item in read
+    with one_perception() if canonical else nullcontext():
+        as_read = _in_canonical_form if canonical else _with_heavy_hydrogens
+        return [
+            _changed(as_read(item), standardisation) if isinstance(item, ReadMolecule) else item
+            for item in _read_as_drawn(molecules, max_atoms, canonical)
         ]
-    return [
-        _with_remark(item, _HEAVY_HYDROGEN_READ)
-        if isinstance(item, ReadMolecule) and _HEAVY_HYDROGEN.search(item.text)
-        else item
-        for item in read
-    ]
+
+
+def _with_heavy_hydrogens(read: ReadMolecule) -> ReadMolecule:
+    """Return what was read, with a remark on atoms of deuterium and tritium."""
+    heavy = _HEAVY_HYDROGEN.search(read.text)
+    return _with_remark(read, _HEAVY_HYDROGEN_READ) if heavy else read
 
 
 def _with_remark(read: ReadMolecule, remark: str) -> ReadMolecule:
@@ -104,32 +113,76 @@ def _with_remark(read: ReadMolecule, remark: str) -> ReadMolecule:
     return read._replace(as_given=given._replace(changes=(*given.changes, remark)))
 
 
-def _parent_or_error(
-    read: ReadMolecule, standardisation: Standardisation
-) -> ReadMolecule | MoleculeError:
-    """Return the parent of a molecule, or itself with a remark if RDKit cannot standardise it."""
+def _in_canonical_form(read: ReadMolecule) -> ReadMolecule:
+    """Return the molecule with its canonical form, which most SMILES are read as already."""
+    if not read.is_given and not is_labelled(read.text):
+        return read
     try:
-        parent = parent_of(read.mol, standardisation)
+        form = canonical_form(read.mol)
+    except (ValueError, RuntimeError) as error:
+        return _with_remark(read, f"read as drawn: {_reason(error)}")
+    if form.is_other:
+        return _in_place_of(read, form.mol, form.atoms, form.changes)
+    read = read._replace(form=form.mol)
+    for change in form.changes:
+        read = _with_remark(read, change)
+    return read
+
+
+def _changed(read: ReadMolecule, standardisation: Standardisation) -> ReadMolecule | MoleculeError:
+    """Return the parent of a molecule, or itself with a remark if RDKit cannot standardise it."""
+    is_parent = not may_change(read.text) and not has_moving_protons(read.form)
+    if standardisation == AS_DRAWN or (is_parent and standardisation == "parent"):
+        return read
+    try:
+        parent = parent_of(read.form, standardisation)
     except MixtureError as error:
         return MixtureError(
             f"{_shown(read.text)} is {error}: give one of them, or take the mixture as it is drawn"
             " (--as-drawn; in Python graphxai.load(..., as_drawn=True))."
         )
     except (ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return _with_remark(read, f"{_NOT_STANDARDISED}: {shortened(reason)}")
-    if parent is None:
-        return read
-    smiles, size = Chem.MolToSmiles(parent.mol), read.mol.GetNumAtoms()
-    if read.is_given:
-        given = AsGiven(read.text, parent.atoms, size, parent.changes)
-        return ReadMolecule(parent.mol, smiles, True, given)
-    order = list(parent.mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    mol = _in_order(parent.mol, order, smiles)
-    if mol is None or mol.GetNumAtoms() != len(order):
+        return _with_remark(read, f"{_NOT_STANDARDISED}: {_reason(error)}")
+    if parent is not None:
+        read = _in_place_of(read, parent.mol, parent.atoms, parent.changes)
+    charge = Chem.GetFormalCharge(read.form)
+    ion = "cation" if charge > 0 else "anion"
+    return _with_remark(read, _CHARGED.format(ion)) if charge else read
+
+
+def _in_place_of(
+    read: ReadMolecule, mol: Chem.Mol, atoms: Sequence[int], changes: Sequence[str]
+) -> ReadMolecule:
+    """Return another molecule that stands for the one that was read.
+
+    A SMILES becomes the SMILES of this molecule, with the atoms in its order.
+
+    Args:
+        read: what was read.
+        mol: the other molecule.
+        atoms: for each of its atoms, the number of the same atom in what was read.
+        changes: what was done, as text.
+    """
+    smiles, given = Chem.MolToSmiles(mol), read.as_given
+    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    in_order = _in_order(mol, order, smiles)
+    if in_order is None or in_order.GetNumAtoms() != len(order):
         return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")
-    atoms = tuple(parent.atoms[index] for index in order)
-    return ReadMolecule(mol, smiles, False, AsGiven(read.text, atoms, size, parent.changes))
+    if read.is_given:
+        back = sorted(range(len(order)), key=order.__getitem__)
+        form, mol = Chem.RenumberAtoms(in_order, back), with_coordinates(mol, read.mol, atoms)
+    else:
+        form = mol = in_order
+        atoms = [atoms[index] for index in order]
+    if given is None:
+        given = AsGiven(read.text, tuple(range(size := read.mol.GetNumAtoms())), size, ())
+    numbers = tuple(given.atoms[number] for number in atoms)
+    given = given._replace(atoms=numbers, changes=(*given.changes, *changes))
+    return ReadMolecule(mol, smiles, read.is_given, given, form)
+
+
+def _reason(error: Exception) -> str:
+    return shortened(" ".join(str(error).split()) or type(error).__name__)
 
 
 def _in_order(mol: Chem.Mol, order: list[int], smiles: str) -> Chem.Mol | None:
@@ -149,7 +202,7 @@ def _in_order(mol: Chem.Mol, order: list[int], smiles: str) -> Chem.Mol | None:
 
 
 def _read_as_drawn(
-    molecules: Sequence[str | Chem.Mol], max_atoms: int
+    molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> list[ReadMolecule | MoleculeError]:
     """Read molecules without changing any."""
     # Each step runs over all molecules before the next: the steps evict each other from the
@@ -163,9 +216,9 @@ def _read_as_drawn(
         if mol is not None:
             Chem.AssignStereochemistry(mol, True)  # removes tags where there is no stereocentre
     return [
-        ReadMolecule(mol, text, False)
+        ReadMolecule(mol, text, False, None, mol)
         if mol is not None and 0 < mol.GetNumAtoms() <= max_atoms
-        else _read_or_error(molecule, max_atoms)
+        else _read_or_error(molecule, max_atoms, canonical)
         for molecule, text, mol in zip(molecules, texts, plain, strict=True)
     ]
 
@@ -188,25 +241,29 @@ def _sanitised(mol: Chem.Mol) -> Chem.Mol | None:
     return mol
 
 
-def _read_or_error(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule | MoleculeError:
+def _read_or_error(
+    molecule: str | Chem.Mol, max_atoms: int, canonical: bool
+) -> ReadMolecule | MoleculeError:
     try:
-        return _read(molecule, max_atoms)
+        return _read(molecule, max_atoms, canonical)
     except MoleculeError as error:
         return error
 
 
-def _read(molecule: str | Chem.Mol, max_atoms: int) -> ReadMolecule:
+def _read(molecule: str | Chem.Mol, max_atoms: int, canonical: bool) -> ReadMolecule:
     """Read one molecule, or raise a MoleculeError that says what is wrong with it."""
     if isinstance(molecule, str):
         mol, text, is_given = _parse(molecule, max_atoms), molecule.strip(), False
     else:
         mol = _prepared(molecule)
-        text, is_given = Chem.MolToSmiles(mol), True
+        if not canonical:
+            _warn_of_hydrogens(mol)
+        text, is_given = smiles_with_groups(mol), True
     size = mol.GetNumAtoms()
     if size == 0:
         raise MoleculeError(f"{_shown(text)} has no atoms: remove it from the input.")
     _require_size(text, size, max_atoms)
-    return ReadMolecule(mol, text, is_given)
+    return ReadMolecule(mol, text, is_given, None, mol)
 
 
 def _require_size(text: str, size: int, max_atoms: int) -> None:
@@ -228,7 +285,7 @@ def _parse(smiles: str, max_atoms: int) -> Chem.Mol:
             f"{_shown(text)} has {len(text):,} characters, more than the limit of"
             f" {MAX_CHARACTERS:,}: give one molecule, or in Python an RDKit molecule."
         )
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise MoleculeError(f"{_shown(text)} has a control character: remove it.")
     head, *rest = text.split(maxsplit=1)
     if is_inchi(head):
@@ -271,14 +328,18 @@ def _prepared(mol: Chem.Mol) -> Chem.Mol:
         Chem.SanitizeMol(copy)
     except ValueError as error:
         raise MoleculeError(f"the RDKit molecule cannot be sanitised: {error}") from error
-    Chem.AssignStereochemistry(copy, cleanIt=True, force=True)
-    if sum(_is_plain_hydrogen(atom) for atom in copy.GetAtoms()) * 4 > copy.GetNumAtoms():
+    perceive(copy)
+    return copy
+
+
+def _warn_of_hydrogens(mol: Chem.Mol) -> None:
+    """Warn of explicit hydrogens, if these become nodes."""
+    if sum(_is_plain_hydrogen(atom) for atom in mol.GetAtoms()) * 4 > mol.GetNumAtoms():
         warnings.warn(
             "the molecule's hydrogens are explicit atoms and become nodes; models trained on SMILES"
             " expect implicit hydrogens: use Chem.RemoveHs.",
             stacklevel=_levels_to_user(),
         )
-    return copy
 
 
 def _levels_to_user() -> int:
@@ -321,19 +382,6 @@ def _syntax_problem(smiles: str) -> str:
 
 def _shown(text: str) -> str:
     return repr(shortened(text))
-
-
-def smiles_of_features(mol: Chem.Mol) -> str:
-    """Return the canonical SMILES of what the features of atoms and bonds tell apart.
-
-    They leave out isotopes, atom map numbers and the labels of attachment points. Deuterium and
-    tritium stay atoms.
-    """
-    copy = Chem.Mol(mol)
-    for atom in copy.GetAtoms():
-        atom.SetIsotope(0)
-        atom.SetAtomMapNum(0)
-    return str(Chem.MolToSmiles(copy))
 
 
 def shortened(text: str, length: int = 80) -> str:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice, tee
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from itertools import tee
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import torch
 from rdkit import Chem
@@ -17,34 +17,21 @@ from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
 from .as_given import AS_DRAWN, Standardisation
-from .featurising import TURN, Featurised, featurise, featurise_in_workers
+from .featurising import MAX_ATOMS as MAX_ATOMS
+from .featurising import Featurised, featurise, featurise_in_workers
 from .graph import Graph
 from .labels import is_missing
-from .molecule_reading import MoleculeError, shortened
+from .molecule_reading import MoleculeError as MoleculeError
+from .molecule_reading import shortened
 from .tables.table import open_table
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = [
-    "BACE_LABELS",
-    "BACE_MD5",
-    "BACE_URL",
-    "MoleculeError",
-    "RejectedRow",
-    "iter_table",
-    "load_bace",
-    "molecule_to_data",
-    "molecules_to_data",
-    "read_table",
-    "require_graphs",
-]
-
 BACE_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/bace.csv"
 BACE_MD5 = "ba7f8fa3fdf463a811fa7edea8c982c2"
 BACE_LABELS = ("Class", "pIC50")
 
-MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 Refused = TypeVar("Refused")
@@ -124,14 +111,10 @@ def molecule_graphs(
         molecules, workers: as for `molecules_to_data`.
         reading: as for `molecule_to_data`.
     """
-    defaults: Any = {"max_atoms": MAX_ATOMS, "canonical": False, "standardise": AS_DRAWN}
     if workers == 1:
-        remaining = iter(molecules)
-        while group := list(islice(remaining, TURN)):
-            yield from map(_graph, featurise(group, **{**defaults, **reading}))
+        yield from map(_graph, featurise(molecules, **reading))
         return
-    in_workers = featurise_in_workers(molecules, workers=workers, **{**defaults, **reading})
-    with closing(in_workers) as featurised:
+    with closing(featurise_in_workers(molecules, workers, **reading)) as featurised:
         yield from map(_graph, featurised)
 
 

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
 from graphxai.runtime.ogb import import_ogb
+from graphxai.runtime.writing import csv_text
 
 from .labels import LabelsKind
 from .splits import Split
 from .tables.opening import MAX_RATIO
-
-__all__ = ["OgbMolecules", "load_ogb", "ogb_names"]
 
 MOLECULES, LABELS = "mapping/mol.csv.gz", "raw/graph-label.csv.gz"
 PARTS = ("train", "valid", "test")
@@ -87,14 +86,13 @@ class OgbMolecules:
     def to_csv(self) -> str:
         """Return a table with the columns `smiles`, the tasks, and `split`, the part."""
         part_of = {k: part for part in PARTS for k in getattr(self.split, part)}
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([SMILES, *self.tasks, "split"])
-        for k, (smiles, row) in enumerate(zip(self.smiles, self.labels.tolist(), strict=True)):
-            if k in part_of:
-                cells = ("" if value != value else str(value).removesuffix(".0") for value in row)
-                writer.writerow([smiles, *cells, part_of[k]])
-        return text.getvalue()
+        cells = (
+            ["" if value != value else str(value).removesuffix(".0") for value in row]
+            for row in self.labels.tolist()
+        )
+        rows = enumerate(zip(self.smiles, cells, strict=True))
+        listed = ([smiles, *row, part_of[k]] for k, (smiles, row) in rows if k in part_of)
+        return csv_text([SMILES, *self.tasks, "split"], listed)
 
 
 def ogb_names() -> list[str]:

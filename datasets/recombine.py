@@ -12,14 +12,12 @@ input, it can label such products.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
 from graphxai.runtime.progress import Progress, no_progress
-
-__all__ = ["recombine", "substitute"]
 
 _ATTEMPTS = 20  # per molecule wanted, before the chemistry counts as exhausted
 
@@ -49,23 +47,15 @@ def recombine(
     """
     chance = random.Random(seed)
     with rdBase.BlockLogs():
-        excluded = {_canonical(text) for text in (*smiles, *exclude)}
         halves = _halves(smiles, min_fragment)
         kinds = [kind for kind in sorted(halves) if kind[::-1] in halves]
         weights = [len(halves[kind]) for kind in kinds]
-        products: dict[str, None] = {}
-        for _ in range(count * _ATTEMPTS if kinds else 0):
+
+        def drawn() -> tuple[Chem.Mol, Chem.Mol]:
             kind = chance.choices(kinds, weights)[0]
-            first, second = chance.choice(halves[kind]), chance.choice(halves[kind[::-1]])
-            if first.GetNumAtoms() + second.GetNumAtoms() - 2 > max_atoms:
-                continue
-            product = _join(first, second)
-            if product and product not in excluded and product not in products:
-                products[product] = None
-                progress(1)
-            if len(products) == count:
-                break
-    return list(products)
+            return chance.choice(halves[kind]), chance.choice(halves[kind[::-1]])
+
+        return _products(drawn, count if kinds else 0, [*smiles, *exclude], max_atoms, progress)
 
 
 def substitute(
@@ -95,24 +85,46 @@ def substitute(
     """
     chance = random.Random(seed)
     with rdBase.BlockLogs():
-        excluded = {_canonical(text) for text in (*smiles, *exclude)}
         by_molecule = [cuts for text in smiles if (cuts := _cuts(text, max_substituent))]
         substituents: dict[tuple[str, bool, bool], list[Chem.Mol]] = {}
         for core, substituent in (cut for cuts in by_molecule for cut in cuts):
             substituents.setdefault(_end(core), []).append(substituent)
-        products: dict[str, None] = {}
-        for _ in range(count * _ATTEMPTS if by_molecule else 0):
+
+        def drawn() -> tuple[Chem.Mol, Chem.Mol]:
             core, _ = chance.choice(chance.choice(by_molecule))
-            substituent = chance.choice(substituents[_end(core)])
-            if core.GetNumAtoms() + substituent.GetNumAtoms() - 2 > max_atoms:
-                continue
-            product = _join(core, substituent)
-            if product and product not in excluded and product not in products:
-                products[product] = None
-                progress(1)
-            if len(products) == count:
-                break
+            return core, chance.choice(substituents[_end(core)])
+
+        wanted = count if by_molecule else 0
+        return _products(drawn, wanted, [*smiles, *exclude], max_atoms, progress)
+
+
+def _products(
+    drawn: Callable[[], tuple[Chem.Mol, Chem.Mol]],
+    count: int,
+    excluded: Sequence[str],
+    max_atoms: int,
+    progress: Progress,
+) -> list[str]:
+    """Join pairs of parts that are drawn until there are `count` new molecules, or too few come."""
+    known = {_canonical(text) for text in excluded}
+    products: dict[str, None] = {}
+    for _ in range(count * _ATTEMPTS):
+        first, second = drawn()
+        if first.GetNumAtoms() + second.GetNumAtoms() - 2 > max_atoms:
+            continue
+        product = _join(first, second)
+        if product and product not in known and product not in products:
+            products[product] = None
+            progress(1)
+        if len(products) == count:
+            break
     return list(products)
+
+
+def _cut_at(mol: Chem.Mol, bond: Chem.Bond) -> dict[int | None, Chem.Mol]:
+    """Cut a molecule at a bond, and return the parts by the dummy that they have at the cut."""
+    cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
+    return {_mark(part): part for part in Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)}
 
 
 def _cuts(text: str, max_substituent: int) -> list[tuple[Chem.Mol, Chem.Mol]]:
@@ -122,11 +134,10 @@ def _cuts(text: str, max_substituent: int) -> list[tuple[Chem.Mol, Chem.Mol]]:
     for bond in mol.GetBonds():
         if bond.IsInRing() or bond.GetBondType() != Chem.BondType.SINGLE:
             continue
-        cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
-        parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)
-        if {_mark(part) for part in parts} != {1, 2}:
+        ends = _cut_at(mol, bond)
+        if set(ends) != {1, 2}:
             continue  # a mixture, whose other molecules have no end
-        core, substituent = sorted(parts, key=Chem.Mol.GetNumAtoms, reverse=True)
+        core, substituent = sorted(ends.values(), key=Chem.Mol.GetNumAtoms, reverse=True)
         if substituent.GetNumAtoms() - 1 <= max_substituent:
             cuts.append((core, substituent))
     return cuts
@@ -149,9 +160,7 @@ def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], l
             if bond.GetBondType() != Chem.BondType.SINGLE:
                 continue
             # The dummy on the half of atom i takes the second label of its pair.
-            cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
-            parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)
-            ends = {_mark(part): part for part in parts}
+            ends = _cut_at(mol, bond)
             if set(ends) - {None} != {1, 2}:
                 continue
             begin_is_i = bond.GetBeginAtomIdx() == i

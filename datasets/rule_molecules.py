@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from rdkit import Chem, rdBase
+from rdkit import rdBase
 
 from graphxai.runtime.download import ROOT_ARGUMENT, data_root
 
+from .rule_tables import distinct_molecules
 from .rules import RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
-
-__all__ = ["RuleDataset", "local_smiles", "rule_dataset"]
+from .tables.table import open_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +121,8 @@ def local_smiles(root: str | os.PathLike[str] | None = None) -> list[str]:
             " drug-like molecules will do), give the folder that contains molecules/ with"
             f" {ROOT_ARGUMENT} or the environment variable GRAPHXAI_DATA, or pass a list of SMILES."
         )
-    smiles: list[str] = []
-    for table in tables:
-        with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            if "smiles" not in (reader.fieldnames or ()):
-                raise ValueError(f"{table} has no column 'smiles'.")
-            smiles += [row["smiles"] or "" for row in reader]
-    return smiles
+    columns = (open_table(table, "smiles").records(["smiles"]) for table in tables)
+    return [record.cells["smiles"] for records in columns for record in records]
 
 
 def _divides(truth: Truth) -> bool:
@@ -149,21 +142,11 @@ def _take(
 ) -> tuple[dict[_Class, list[_Row]], int]:
     """Take the first molecules of each class, as many as wanted, and count the unreadable ones."""
     rows: dict[_Class, list[_Row]] = {answer: [] for answer in counts_wanted}
-    seen: set[str] = set()
     unreadable = 0
     with rdBase.BlockLogs():
-        for mol in _read(smiles):
+        for canonical, mol in distinct_molecules(smiles, max_atoms):
             if all(len(rows[answer]) >= count for answer, count in counts_wanted.items()):
                 break
-            if mol is None:
-                unreadable += 1
-                continue
-            canonical = Chem.MolToSmiles(mol)
-            if canonical in seen or not 0 < mol.GetNumAtoms() <= max_atoms:
-                continue
-            seen.add(canonical)
-            # Read again: the truth must follow the order of the atoms in the canonical SMILES.
-            mol = Chem.MolFromSmiles(canonical)
             if mol is None:
                 unreadable += 1
                 continue
@@ -172,11 +155,6 @@ def _take(
             if len(rows[answer]) < counts_wanted[answer]:
                 rows[answer].append((canonical, truth))
     return rows, unreadable
-
-
-def _read(smiles: Iterable[str]) -> Iterator[Chem.Mol | None]:
-    for text in smiles:
-        yield Chem.MolFromSmiles(text) if text else None
 
 
 def _class_name(answer: _Class) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
-from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.progress import Progress, no_progress, progress_bar
+from graphxai.runtime.writing import csv_text, write_whole
 
 from .rules import RULES, RuleTask, Truth, get_rule
 from .splits import FRACTIONS, Split, random_split
-
-__all__ = ["RARE", "RuleTable", "read_rule_table", "rule_table"]
 
 RARE = ("indole", "phosphorus", "boron", "large-ring")  # at most 6 % of drug-like molecules
 
@@ -73,13 +70,11 @@ class RuleTable:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a CSV file with the SMILES, the part of the split, and a column for every rule."""
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(["smiles", "part", *(rule.name for rule in self.rules)])
+        header = ["smiles", "part", *(rule.name for rule in self.rules)]
         part = dict.fromkeys(self.split.train, "train") | dict.fromkeys(self.split.valid, "valid")
-        for k, (smiles, row) in enumerate(zip(self.smiles, self.labels.tolist(), strict=True)):
-            writer.writerow([smiles, part.get(k, "test"), *(f"{value:.7g}" for value in row)])
-        write_whole(Path(path), text.getvalue())
+        rows = enumerate(zip(self.smiles, self.labels.tolist(), strict=True))
+        cells = ([s, part.get(k, "test"), *(f"{v:.7g}" for v in row)] for k, (s, row) in rows)
+        write_whole(Path(path), csv_text(header, cells))
 
 
 def read_rule_table(path: str | os.PathLike[str]) -> RuleTable:
@@ -131,7 +126,9 @@ def rule_table(
     chosen: list[str] = []
     others: list[str] = []
     with rdBase.BlockLogs(), progress_bar("reading", len(order), show=progress) as advance:
-        for text, mol in _distinct(order, max_atoms, advance):
+        for text, mol in distinct_molecules(order, max_atoms, advance):
+            if mol is None:
+                continue
             scarce = any(task.truth(mol).any() for task in enriched)
             (chosen if scarce and len(chosen) < size // 2 else others).append(text)
     chosen += others[: size - len(chosen)]
@@ -146,20 +143,21 @@ def rule_table(
     return RuleTable(tasks, tuple(chosen), labels, random_split(len(chosen), seed, fractions))
 
 
-def _distinct(
-    smiles: Iterable[str], max_atoms: int, progress: Callable[[int], object]
-) -> Iterator[tuple[str, Chem.Mol]]:
-    """Yield each readable molecule once, as its canonical SMILES and the molecule read from it."""
+def distinct_molecules(
+    smiles: Iterable[str], max_atoms: int, progress: Progress = no_progress
+) -> Iterator[tuple[str, Chem.Mol | None]]:
+    """Yield each molecule of up to `max_atoms` once, as canonical SMILES and as read from it.
+
+    So the atoms have the order of that SMILES. One that cannot be read is None.
+    """
     seen: set[str] = set()
     for text in smiles:
         progress(1)
         mol = Chem.MolFromSmiles(text) if text else None
-        if mol is None or not 0 < mol.GetNumAtoms() <= max_atoms:
+        if mol is None:
+            yield text, None
             continue
         canonical = Chem.MolToSmiles(mol)
-        if canonical in seen:
-            continue
-        seen.add(canonical)
-        again = Chem.MolFromSmiles(canonical)
-        if again is not None:
-            yield canonical, again
+        if canonical not in seen and 0 < mol.GetNumAtoms() <= max_atoms:
+            seen.add(canonical)
+            yield canonical, Chem.MolFromSmiles(canonical)

@@ -18,8 +18,6 @@ from rdkit import Chem
 from rdkit.Chem import rdMolDescriptors
 from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 
-__all__ = ["RULES", "RuleTask", "crippen_shares", "get_rule", "pattern_rule"]
-
 Truth = NDArray[Any]  # bool (N,) or float64 (N,)
 Groups = list[tuple[int, ...]]  # atoms that make the answer yes together: a match, a ring, an atom
 

@@ -23,8 +23,6 @@ from .splits import FRACTIONS, Split, random_split
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["DECOYS", "SHAPES", "ShapeDataset", "ShapeGraph", "shape_dataset", "shape_graph"]
-
 Edges = tuple[tuple[int, int], ...]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -18,17 +18,7 @@ from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 from rdkit.SimDivFilters import LeaderPicker
 
-from .fingerprints import ecfp4_bits, packed, tanimoto
-
-__all__ = [
-    "Split",
-    "cluster_split",
-    "given_split",
-    "random_split",
-    "scaffold_folds",
-    "scaffold_split",
-    "time_split",
-]
+from .fingerprints import ecfp4_bits, similarities
 
 Item = TypeVar("Item")
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -94,6 +84,11 @@ class Split:
             raise ValueError(f"this JSON is not a stored split: {error!r} is missing") from error
 
 
+def _of_parts(parts: Iterable[Iterable[int]], kind: str, seed: int | None = None) -> Split:
+    train, valid, test = (tuple(sorted(part)) for part in parts)
+    return Split(train, valid, test, kind, seed)
+
+
 def random_split(n: int, seed: int, fractions: Sequence[float] = FRACTIONS) -> Split:
     """Shuffle ``n`` graphs with ``seed`` and cut them by ``fractions`` (train, valid, test).
 
@@ -102,10 +97,7 @@ def random_split(n: int, seed: int, fractions: Sequence[float] = FRACTIONS) -> S
     first, second = _cuts(n, fractions)
     order = list(range(n))
     random.Random(seed).shuffle(order)
-    train, valid, test = order[:first], order[first:second], order[second:]
-    return Split(
-        tuple(sorted(train)), tuple(sorted(valid)), tuple(sorted(test)), kind="random", seed=seed
-    )
+    return _of_parts((order[:first], order[first:second], order[second:]), "random", seed)
 
 
 def scaffold_split(
@@ -142,11 +134,11 @@ def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS)
     the parts as scaffolds are.
     """
     bits = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in smiles]
-    starts = list(LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR))
-    words = packed(bits)
+    starts = LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR)
+    at_starts = [bits[start] for start in starts]
     groups: dict[int, list[int]] = {}
-    for position, bits_of_molecule in enumerate(words):
-        nearest = int(tanimoto(bits_of_molecule, words[starts]).argmax())
+    for position, bits_of_molecule in enumerate(bits):
+        nearest = int(similarities(bits_of_molecule, at_starts).argmax())
         groups.setdefault(nearest, []).append(position)
     return _by_groups(list(groups.values()), fractions, "clusters")
 
@@ -169,9 +161,7 @@ def time_split(
     """
     first, second = _cuts(len(times), fractions)
     order = np.argsort(_as_numbers(times, rows), kind="stable").tolist()
-    parts = (order[:first], order[first:second], order[second:])
-    train, valid, test = (tuple(sorted(part)) for part in parts)
-    return Split(train, valid, test, kind="time")
+    return _of_parts((order[:first], order[first:second], order[second:]), "time")
 
 
 def given_split(
@@ -210,8 +200,7 @@ def given_split(
         drawn = set(random.Random(seed).sample(training, len(training) // 9))
         positions["valid"] = sorted(drawn)
         positions["train"] = [k for k in training if k not in drawn]
-    train, valid, test = (tuple(part) for part in positions.values())
-    return Split(train, valid, test, kind="column")
+    return _of_parts(positions.values(), "column")
 
 
 def scaffold_folds(smiles: Sequence[str], count: int) -> list[NDArray[np.intp]]:
@@ -248,9 +237,7 @@ def _scaffolds(smiles: Sequence[str], include_chirality: bool = False) -> list[l
 def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: str) -> Split:
     """Fill the training part with the largest groups, then the validation and the test part."""
     first, second = _cuts(sum(map(len, groups)), fractions)
-    train: list[int] = []
-    valid: list[int] = []
-    test: list[int] = []
+    train, valid, test = parts = ([], [], [])  # type: tuple[list[int], list[int], list[int]]
     for group in sorted(groups, key=lambda group: (len(group), group[0]), reverse=True):
         if len(train) + len(group) <= first:
             train += group
@@ -258,7 +245,7 @@ def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: st
             valid += group
         else:
             test += group
-    return Split(tuple(sorted(train)), tuple(sorted(valid)), tuple(sorted(test)), kind=kind)
+    return _of_parts(parts, kind)
 
 
 def _as_numbers(times: Sequence[str], rows: Sequence[int] | None) -> list[float]:

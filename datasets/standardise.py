@@ -4,8 +4,8 @@ The steps are RDKit's MolStandardize, with four settings of its own: only salts 
 alkaline earth metals are split, so that complexes stay whole; charges are removed wherever a proton
 can do it, so that a base and its protonated form are one molecule; an acid keeps its charge where
 it balances a cation that no proton can remove, so that a betaine stays neutral as a whole; and S=O
-and P=O are written without charges, as they are in a base that nobody has to change. Tautomers are
-a further step.
+and P=O are written without charges, as they are in a base that nobody has to change. Protons that
+move between nitrogens get one place. Other tautomers are a further step.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 
 from .as_given import MixtureError, Standardisation
 from .counter_ions import counter_ions, ion_name, solvents
-
-__all__ = ["Parent", "may_change", "parent_of"]
+from .tautomer_form import one_proton_form
 
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
 MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
+PROTON_MOVED = "proton moved between nitrogens"
 PROTON = "salt removed: hydrogen"
-ANION_KEPT = "the anion is kept, as no proton can remove its charge"
 SHARE_OF_MIXTURE = 0.5  # a second compound of this share of the first one's atoms is no counter-ion
 
 # A dot, a charge in brackets, or a metal that may be bonded to its counter-ion.
@@ -47,6 +46,9 @@ _ACIDS = (
     "[NX3H1](S(=O)=O)C=O",
     "[NX3H1](S(=O)=O)S(=O)=O",
 )
+
+# What has as many bonds without a charge as these have with one, while protons are put on others
+_STAND_IN = {5: 6, 15: 16, 33: 16, 51: 16}
 
 _DATIVE = """//	Name	SMIRKS
 Sulfone	[S+2:1]([O-:2])([O-:3])>>[S+0:1](=[O-0:2])(=[O-0:3])
@@ -79,6 +81,7 @@ class _Component(NamedTuple):
         name: what is removed with it, in words.
         listed: whether it is a counter-ion or a solvent.
         organic: whether it has carbon.
+        charge: what is left of its charge.
     """
 
     atoms: tuple[int, ...]
@@ -86,6 +89,7 @@ class _Component(NamedTuple):
     name: str
     listed: bool
     organic: bool
+    charge: int
 
 
 def may_change(smiles: str) -> bool:
@@ -116,6 +120,10 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
             if before != after:
                 moved = sorted(before) == sorted(after)
                 changes.append("proton moved" if moved else "charges neutralised")
+    form = one_proton_form(parent)
+    if form is not parent:
+        parent = form
+        changes.append(PROTON_MOVED)
     if standardisation == "tautomers":
         parent, change = _canonical_tautomer(parent)
         changes += [change] if change else []
@@ -141,9 +149,20 @@ def _neutral(mol: Chem.Mol) -> Chem.RWMol:
         Chem.SanitizeMol(copy)
     if copy.HasSubstructMatch(_dative_bond()):
         dative.normalizeInPlace(copy)
+    full = [i for (i,) in copy.GetSubstructMatches(_full_anion())]
+    elements = [copy.GetAtomWithIdx(i).GetAtomicNum() for i in full]
+    for i, element in zip(full, elements, strict=True):
+        _set(copy.GetAtomWithIdx(i), _STAND_IN[element], 0)
     (balanced if copy.HasSubstructMatch(_mesoionic()) else uncharger).unchargeInPlace(copy)
+    for i, element in zip(full, elements, strict=True):
+        _set(copy.GetAtomWithIdx(i), element, -1)
     Chem.SanitizeMol(copy)
     return copy
+
+
+def _set(atom: Chem.Atom, element: int, charge: int) -> None:
+    atom.SetAtomicNum(element)
+    atom.SetFormalCharge(charge)
 
 
 def _balanced(mol: Chem.Mol) -> Chem.Mol:
@@ -206,8 +225,6 @@ def _compound_in(
         neutral.RemoveAtom(atom)
     neutral.CommitBatchEdit()
     Chem.SanitizeMol(neutral)
-    if Chem.GetFormalCharge(neutral) < 0:
-        changes.append(ANION_KEPT)
     return _with_stereo(neutral), kept.atoms, changes
 
 
@@ -217,25 +234,29 @@ def _component(neutral: Chem.Mol, mol: Chem.Mol, atoms: tuple[int, ...]) -> _Com
     flat = str(Chem.MolFragmentToSmiles(neutral, atoms, isomericSmiles=False))
     organic = any(neutral.GetAtomWithIdx(i).GetAtomicNum() == 6 for i in atoms)
     if solvent := solvents().get(flat):
-        return _Component(atoms, smiles, f"solvent removed: {solvent}", True, organic)
+        return _Component(atoms, smiles, f"solvent removed: {solvent}", True, organic, 0)
     given = mol.GetAtomWithIdx(atoms[0])
     name = counter_ions().get(smiles) or counter_ions().get(flat)
     if len(atoms) == 1 and not organic and (given.GetFormalCharge() or name is None):
         name = ion_name(given.GetSymbol()) or name
-    return _Component(atoms, smiles, f"salt removed: {name or smiles}", name is not None, organic)
+    charge = sum(neutral.GetAtomWithIdx(i).GetFormalCharge() for i in atoms)
+    what = f"salt removed: {name}" if name else f"counter-ion that is not listed removed: {smiles}"
+    return _Component(atoms, smiles, what, name is not None, organic, charge)
 
 
 def _compound(components: list[_Component]) -> _Component | None:
     """Return the part that is the compound; None if no part is organic, and for a complex.
 
     Counter-ions and solvents are one only if nothing else is there: of sodium acetate the parent is
-    acetic acid.
+    acetic acid. Beside another part, one with a negative charge that no proton can remove, such as
+    a borate, is a counter-ion.
     """
     if any(len(c.atoms) == 1 and not c.listed for c in components):
         return None  # of a transition metal, as ferrocene is
     chosen = [each for each in components if not each.listed]
     chosen = chosen or [c for c in components if c.organic and c.smiles not in solvents()]
     chosen = chosen or [c for c in components if c.organic]
+    chosen = [c for c in chosen if c.charge >= 0 and c.organic] or chosen
     different = {each.smiles: each for each in chosen}
     ranked = sorted(different.values(), key=lambda c: (c.organic, len(c.atoms)), reverse=True)
     if not ranked or not ranked[0].organic:
@@ -309,6 +330,12 @@ def _charged() -> Chem.Mol:
 @cache
 def _dative_bond() -> Chem.Mol:
     return Chem.MolFromSmarts("[#15,#16;+,+2]~[O-,S-]")
+
+
+@cache
+def _full_anion() -> Chem.Mol:
+    """Match anions without room for a proton, as in tetrafluoroborate."""
+    return Chem.MolFromSmarts("[$([B-;X4]),$([#15,#33,#51;-;X6])]")
 
 
 @cache

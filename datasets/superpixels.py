@@ -7,7 +7,7 @@ in row r and column c of an H x W image has its centre at ((c + 0.5) / W, (r + 0
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -130,16 +130,10 @@ def image_to_data(
     return graph.to_data()
 
 
-def image_graph(
-    image: ArrayLike,
-    *,
-    segments: int = SEGMENTS,
-    compactness: float = COMPACTNESS,
-    min_size_factor: float = MIN_SIZE_FACTOR,
-) -> Graph:
+def image_graph(image: ArrayLike, **options: Any) -> Graph:
     """Make the superpixel graph of an image as `image_to_data` does, without PyG."""
     grey = as_grey(image)
-    ids = segment(grey, segments=segments, compactness=compactness, min_size_factor=min_size_factor)
+    ids = segment(grey, **options)
     height, width = grey.shape
     flat = ids.ravel()
     size = np.bincount(flat)

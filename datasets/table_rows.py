@@ -11,12 +11,11 @@ from rdkit import Chem, rdBase
 from torch_geometric.data import Data
 
 from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
+from .canonical_form import ISOTOPE_UNSEEN, is_labelled
 from .labels import is_missing
-from .molecule_reading import is_inchi, shortened, smiles_of_features
+from .molecule_reading import is_inchi, shortened
 from .molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_graph
 from .tables.table import Table
-
-__all__ = ["TableMolecule", "TableRows", "read_rows"]
 
 MISFIT = "more or fewer cells than the header"
 LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
@@ -27,10 +26,11 @@ class TableMolecule:
     """A molecule as its first row has it, and the positions of its rows among the usable ones."""
 
     graph: Data
-    canonical: str  # SMILES
+    drawn: str  # SMILES with what no feature tells apart
+    canonical: str  # SMILES of the canonical form
     flat: str  # SMILES without stereochemistry
     parts: int
-    mol: Chem.Mol
+    mol: Chem.Mol  # in its canonical form
     rows: list[int] = field(default_factory=list)
 
 
@@ -45,6 +45,7 @@ class TableRows:
         molecules: each once.
         standardised: rows whose molecule was replaced by its parent.
         remarks: rows whose molecule was read as it is drawn, with a remark on it.
+        isotopes: rows with isotopes, which no model sees.
         alike: positions of usable rows with another molecule than the first row of theirs, which
             the features of a model cannot tell apart from it.
         left_out: unusable rows, by the check that they failed.
@@ -58,6 +59,7 @@ class TableRows:
     molecules: list[TableMolecule] = field(default_factory=list)
     standardised: list[RejectedRow] = field(default_factory=list)
     remarks: list[RejectedRow] = field(default_factory=list)
+    isotopes: list[RejectedRow] = field(default_factory=list)
     alike: list[int] = field(default_factory=list)
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
@@ -132,25 +134,27 @@ def _add_row(
         return "SMILES unreadable", str(error) + _other_separator(text)
     if (size := int(graph.num_nodes or 0)) > max_atoms:
         return f"more than {max_atoms} atoms", f"{size} atoms"
+    mol: Chem.Mol = graph.read
+    canonical = str(Chem.MolToSmiles(mol))
+    drawn = str(Chem.CanonSmiles(text)) if is_labelled(text) else canonical
     as_given: AsGiven | None = graph.get("as_given")
     if as_given is not None:
         is_changed = as_given.smiles != graph.smiles
         reason = f"{as_given.sentence}: {graph.smiles}" if is_changed else as_given.sentence
         remarks = rows.standardised if is_changed else rows.remarks
+        remarks = rows.isotopes if as_given.changes == (ISOTOPE_UNSEEN,) else remarks
         remarks.append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
         text = graph.smiles
         del graph.as_given
-    mol = Chem.MolFromSmiles(text)
-    canonical = Chem.MolToSmiles(mol)
-    seen = smiles_of_features(mol)
-    molecule = index.get(seen)
+    molecule = index.get(canonical)
     if molecule is None:
         graph.row = number
         flat = Chem.MolToSmiles(mol, isomericSmiles=False)
-        molecule = TableMolecule(graph.to_data(), canonical, flat, canonical.count(".") + 1, mol)
-        index[seen] = molecule
+        parts = canonical.count(".") + 1
+        molecule = TableMolecule(graph.to_data(), drawn, canonical, flat, parts, mol)
+        index[canonical] = molecule
         rows.molecules.append(molecule)
-    elif canonical != molecule.canonical:
+    elif drawn != molecule.drawn:
         rows.alike.append(len(rows.numbers))
     molecule.rows.append(len(rows.numbers))
     rows.numbers.append(number)

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
 
-    from .fingerprints import FingerprintTable
-
-__all__ = [
-    "EDGE",
-    "FAR",
-    "HELD_OUT",
-    "UNKNOWN",
-    "Nearness",
-    "TrainingSet",
-    "training_set_of",
-]
-
 LISTED = 5  # how many compounds a notebook shows
 FILE, HELD_OUT = "training.csv", "held_out.csv"
 # Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
@@ -134,13 +122,14 @@ class TrainingSet:
         The fingerprint ignores stereochemistry. If several compounds are equally near and the
         molecule itself is one of them, it is the nearest.
         """
-        from rdkit import Chem
+        from .canonical_form import canonical_smiles, without_labels
 
+        mol = without_labels(mol)
         similarities = self._similarities(mol)
         first = int(similarities.argmax())
         similarity = float(similarities[first])
         if similarity == 1:
-            smiles = Chem.MolToSmiles(mol)
+            smiles = canonical_smiles(mol)
             equals = (self.written[i] for i in np.flatnonzero(similarities == 1))
             if any(_canonical(compound) == smiles for compound in equals):
                 return Nearness("training compound", 1.0, smiles)
@@ -153,21 +142,16 @@ class TrainingSet:
 
     def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
         """Return the n compounds most similar to a molecule, as SMILES, the nearest first."""
-        order = self._similarities(mol).argsort(kind="stable")[::-1]
+        from .canonical_form import without_labels
+
+        order = self._similarities(without_labels(mol)).argsort(kind="stable")[::-1]
         return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
         """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
-        from .fingerprints import ecfp4_bits
+        from .fingerprints import ecfp4_bits, similarities
 
-        return self._table.similarities(ecfp4_bits(mol))
-
-    @cached_property
-    def _table(self) -> FingerprintTable:
-        """The fingerprints of all compounds, to be compared with others."""
-        from .fingerprints import FingerprintTable
-
-        return FingerprintTable(self.fingerprints)
+        return similarities(ecfp4_bits(mol), self.fingerprints)
 
     @cached_property
     def smiles(self) -> tuple[str, ...]:
@@ -183,16 +167,17 @@ class TrainingSet:
 
         It is "" if the molecule is in none of them.
         """
-        from rdkit import Chem, rdBase
+        from rdkit import rdBase
 
+        from .canonical_form import canonical_smiles
         from .standardise import parent_of
 
-        smiles = Chem.MolToSmiles(mol)
+        smiles = canonical_smiles(mol)
         if smiles not in self._canonical_smiles and smiles not in self.held_out:
             # what cannot be standardised stays as it is
             with suppress(ValueError, RuntimeError), rdBase.BlockLogs():
                 parent = parent_of(mol, "parent")
-                smiles = smiles if parent is None else Chem.MolToSmiles(parent.mol)
+                smiles = smiles if parent is None else canonical_smiles(parent.mol)
         return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")
 
 
@@ -211,21 +196,33 @@ def training_set_of(model: Any) -> TrainingSet | None:
 @lru_cache(maxsize=1 << 14)
 def _canonical(smiles: str) -> str:
     """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
-    from rdkit import Chem, rdBase
+    from .canonical_form import canonical_smiles
 
-    with rdBase.BlockLogs():
-        return str(Chem.CanonSmiles(smiles))
+    form = _form(smiles)
+    return smiles if form is None else canonical_smiles(form)
 
 
 @lru_cache(maxsize=1 << 14)
 def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
     """Return the bits and elements of a compound, once for all models trained on its table."""
-    from rdkit import Chem
-
     from .fingerprints import ecfp4_bits
 
-    mol = Chem.MolFromSmiles(smiles)
+    mol = _form(smiles)
     return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
+
+
+def _form(smiles: str) -> Mol | None:
+    """Return a compound in the form in which molecules are compared, or None if it is unreadable.
+
+    Older training sets may be drawn otherwise.
+    """
+    from rdkit import Chem
+
+    from .canonical_form import without_labels
+    from .tautomer_form import one_proton_form
+
+    mol = Chem.MolFromSmiles(smiles)
+    return None if mol is None else one_proton_form(without_labels(mol))
 
 
 def _elements(mol: Mol) -> set[str]:
@@ -245,14 +242,15 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
     """Read the training set of a file, anew when its time of modification changes."""
     from rdkit import rdBase
 
-    from .tables.table import iter_records
+    from .tables.table import open_table
 
-    given = dict.fromkeys(record.cells["smiles"] for record in iter_records(path, ("smiles",)))
+    given = dict.fromkeys(
+        record.cells["smiles"] for record in open_table(path, "smiles").records(["smiles"])
+    )
     with rdBase.BlockLogs():
         if all(_compound(smiles) is None for smiles in given):
             return None
     held_out = path.with_name(HELD_OUT)
-    rows = iter_records(held_out, ("smiles", "part")) if held_out.is_file() else ()
-    return TrainingSet(
-        tuple(given), {record.cells["smiles"]: record.cells["part"] for record in rows}
-    )
+    rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
+    parts = {_canonical(row.cells["smiles"]): row.cells["part"] for row in rows}
+    return TrainingSet(tuple(given), parts)

@@ -28,7 +28,7 @@ HALLS = {  # each hall with the beginning of the name of its contract, which lis
 }
 PURPOSE = {  # of the folders that have no __init__.py to say it
     "datasets": "Molecules, superpixels, tables, splits, rules.",
-    "models": "The Graphormer, its files and the bundled models.",
+    "models": "The Graphormer and the Gaussian process, their files, the bundled models.",
 }
 WIDTH, HEIGHT, GAP, LIFT = 236, 76, 18, 34  # of a room, between rooms, between floors, in pixels
 

@@ -20,13 +20,16 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import pairs as pairs
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
-    from graphxai.chemistry.cliffs import Cliff as Cliff
-    from graphxai.chemistry.cliffs import Cliffs as Cliffs
-    from graphxai.chemistry.cliffs import activity_cliffs as activity_cliffs
+    from graphxai.chemistry.changed_molecules import Counterfactual as Counterfactual
+    from graphxai.chemistry.changed_molecules import (
+        ProfileCounterfactual as ProfileCounterfactual,
+    )
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
-    from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
-    from graphxai.chemistry.counterfactuals import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.counterfactual_results import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.counterfactual_results import (
+        ProfileCounterfactuals as ProfileCounterfactuals,
+    )
     from graphxai.chemistry.counterfactuals import counterfactuals as counterfactuals
     from graphxai.chemistry.desirability import DesirabilityScore as DesirabilityScore
     from graphxai.chemistry.desirability import PropertyProfile as PropertyProfile
@@ -34,13 +37,10 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.chemistry.matched_pairs import Cliff as Cliff
+    from graphxai.chemistry.matched_pairs import Cliffs as Cliffs
+    from graphxai.chemistry.matched_pairs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.measurements import Measurements as Measurements
-    from graphxai.chemistry.profile_results import (
-        ProfileCounterfactual as ProfileCounterfactual,
-    )
-    from graphxai.chemistry.profile_results import (
-        ProfileCounterfactuals as ProfileCounterfactuals,
-    )
     from graphxai.chemistry.profile_text import profile as profile
     from graphxai.chemistry.table_changes import MeasuredExchange as MeasuredExchange
     from graphxai.chemistry.table_changes import TableChanges as TableChanges
@@ -63,11 +63,11 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
-    from graphxai.explanation.grid import grid as grid
+    from graphxai.explanation.explanations import grid as grid
+    from graphxai.explanation.labelled import Predictions as Predictions
     from graphxai.explanation.ledger import Ledger as Ledger
     from graphxai.explanation.pairs import Pairs as Pairs
     from graphxai.explanation.prediction import Prediction as Prediction
-    from graphxai.explanation.predictions import Predictions as Predictions
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table
@@ -77,6 +77,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings
     from graphxai.learning.settings import TableSettings as TableSettings
+    from graphxai.models.process import KernelAccount as KernelAccount
+    from graphxai.models.process import kernel_account as kernel_account
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app import explore as explore
     from graphxai.tables.cluster import explain_dataset as explain_dataset

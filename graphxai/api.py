@@ -4,12 +4,14 @@ They do their work through `explanation.compute`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from textwrap import fill
 from typing import (
     Any,
     Concatenate,
+    Final,
     ParamSpec,
     Protocol,
     SupportsIndex,
@@ -30,21 +32,18 @@ from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.compute import models
-from graphxai.explanation.compute.explaining import ExplanationComputation
+from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.lists import OnError, map_inputs
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
-from graphxai.explanation.compute.nearness import set_nearness
-from graphxai.explanation.compute.pairing import PairsComputation
+from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.explanation.compute.predicting import PredictionComputation
+from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import Explanations
-from graphxai.explanation.grid import side_by_side
+from graphxai.explanation.explanations import Explanations, side_by_side
 from graphxai.explanation.html import table_html
-from graphxai.explanation.labelled import Drawings
+from graphxai.explanation.labelled import Drawings, Predictions
 from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
-from graphxai.explanation.predictions import Predictions
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
@@ -57,6 +56,7 @@ KnownTarget: TypeAlias = (
 AnyModel: TypeAlias = "Model | ModelName | str | Path"
 OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
 COMPARED = (DEFAULT_METHOD, "gradient_input", "gae")  # methods that `compare` takes by default
+COMPARED_OF_PROCESSES: Final = ("kernel", "gradient_input", "occlusion")
 
 P = ParamSpec("P")
 M = TypeVar("M", contravariant=True)
@@ -133,7 +133,7 @@ def methods() -> dict[MethodName, type[Explainer]]:
 def explain(
     model: AnyModel,
     inputs: Any,
-    method: KnownMethod = DEFAULT_METHOD,
+    method: KnownMethod | None = None,
     *,
     target: KnownTarget = None,
     wrt: str | Sequence[str] | None = None,
@@ -157,7 +157,8 @@ def explain(
             `Batch`, a `DataLoader`, or a list of these. A pandas frame or column counts as its
             structures, and the results keep its index, see `Explanations.to_frame`.
         method: the name of a method (see `methods()`), or your own function
-            `(model, batch, target) -> scores`. Options go to the method's constructor.
+            `(model, batch, target) -> scores`. Options go to the method's constructor. None means
+            "lrp", and for a Gaussian process "kernel", which is the same there.
         target: the output to explain, see `Target`. By default it is the predicted class, the
             second of two classes, or the value of a regression.
         wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
@@ -191,7 +192,8 @@ def explain(
     model = on_device(loaded(model), device)
     if wrt is not None:
         wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    computation = ExplanationComputation(get_explainer(method, model=model, **options), target, wrt)
+    explainer = get_explainer(method, model=model, **options)
+    computation = partial(explanations_or_errors, explainer=explainer, target=target, wrt=wrt)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
 
     def collect(explanations: list[Explanation | None]) -> Explanations:
@@ -264,7 +266,7 @@ def predict(
             of_member = map_inputs(
                 member,
                 values,
-                PredictionComputation(training_set_of(member)),
+                partial(predictions_by_task, training=training_set_of(member)),
                 "predicting",
                 strict=on_error == "raise" or not several,
                 progress=progress,
@@ -314,11 +316,18 @@ def pairs(
     def collect(matrices: list[Pairs | None]) -> Drawings:
         return Drawings(matrices, labels=row_index(inputs))
 
+    computation = partial(
+        pairs_or_errors,
+        explainer=explainer,
+        target=target,
+        num_layers=num_layers,
+        training=training_set_of(model),
+    )
     with results_kept(collect):
         matrices = map_inputs(
             model,
             values,
-            PairsComputation(explainer, target, num_layers, training_set_of(model)),
+            computation,
             "explaining pairs",
             strict=on_error == "raise" or not several,
             progress=progress,
@@ -330,7 +339,7 @@ def pairs(
 def compare(
     model: AnyModel,
     value: Any,
-    methods: Sequence[Method] = COMPARED,
+    methods: Sequence[Method] | None = None,
     *,
     target: KnownTarget = None,
     node: Any = None,
@@ -344,7 +353,8 @@ def compare(
 
     Args:
         model, value, target, node, pair: as for `explain`, but with one input.
-        methods: names of methods, explainers or functions.
+        methods: names of methods, explainers or functions. None takes "lrp", "gradient_input" and
+            "gae", and for a Gaussian process "kernel", "gradient_input" and "occlusion".
         columns: the number of panels in a row.
         options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
@@ -352,6 +362,8 @@ def compare(
     (value, *others), _ = as_list(mark_explained_for(model, value, node, pair))
     if others:
         raise ValueError("compare shows one input under several methods: use grid for several.")
+    if methods is None:
+        methods = COMPARED if getattr(model, "has_attention", True) else COMPARED_OF_PROCESSES
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
         explainers = map(get_explainer, each_of(methods))
         explanations = [explain(model, value, each, target=target) for each in explainers]

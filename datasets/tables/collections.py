@@ -16,8 +16,6 @@ from .opening import SUFFIXES
 from .structures import records_in
 from .table import open_table
 
-__all__ = ["column_values", "structure_name", "structures_in"]
-
 SAMPLE = 20  # rows whose cells show which column has structures
 
 
@@ -46,7 +44,15 @@ def structures_in(value: Any) -> list[Any] | None:
 def structure_name(frame: Any, asked: str | None = None) -> str:
     """Return the column of a data frame that holds the structures, see `structure_column`."""
     names = list(map(str, _names(frame) or ()))
-    return structure_column("the frame", names, _Sample(frame, names), asked).name
+
+    def sample() -> list[tuple[str, ...]]:
+        columns = [column_values(frame[:SAMPLE], name) for name in names]
+        return [
+            tuple("" if cell is None else str(cell) for cell in cells)
+            for cells in zip(*columns, strict=True)
+        ]
+
+    return structure_column("the frame", names, sample, asked).name
 
 
 def column_values(frame: Any, name: str) -> list[Any]:
@@ -65,21 +71,6 @@ def _names(value: Any) -> list[Any] | None:
 def _plain_values(column: Any) -> list[Any]:
     values = column.to_pylist() if hasattr(column, "to_pylist") else list(column.tolist())
     return [None if isinstance(value, float) and value != value else value for value in values]
-
-
-class _Sample:
-    """Reads the cells of a frame's first rows, as text."""
-
-    def __init__(self, frame: Any, names: list[Any]) -> None:
-        self._frame, self._names = frame, names
-
-    def __call__(self) -> list[tuple[str, ...]]:
-        first = self._frame[:SAMPLE]
-        columns = [column_values(first, name) for name in self._names]
-        return [
-            tuple("" if cell is None else str(cell) for cell in cells)
-            for cells in zip(*columns, strict=True)
-        ]
 
 
 def _of_file(path: Path) -> list[Any]:

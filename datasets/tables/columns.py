@@ -10,8 +10,6 @@ from rdkit import Chem, rdBase
 
 from .opening import TableError
 
-__all__ = ["NAMES", "StructureColumn", "named_column", "structure_column"]
-
 # Names as they are compared, see `_plain`. The first that a table has is taken.
 SURE = (
     *("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "smilescode", "cansmiles"),

@@ -16,8 +16,6 @@ from rdkit import Chem, rdBase
 from .dialect import LATIN, TextLayout
 from .opening import TableError, opened
 
-__all__ = ["LIST_COLUMNS", "Row", "is_smiles", "list_rows", "opened_text", "read_header", "rows"]
-
 MAX_CELL = 1 << 24  # characters
 MAX_LINE = 1 << 26  # characters
 csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))

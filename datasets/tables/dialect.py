@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from ..cell_numbers import marks_decimals
 
-__all__ = ["DEFAULT", "LATIN", "Dialect", "TextLayout", "text_layout"]
-
 SEPARATORS = ",;\t|"
 SAMPLE = 200  # rows that show the separator and the decimal mark
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # Excel's first line

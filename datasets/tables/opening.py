@@ -13,8 +13,6 @@ from typing import BinaryIO, Literal
 
 from graphxai.runtime.reading import readable_file
 
-__all__ = ["SUFFIXES", "Format", "TableError", "format_of", "opened", "require_file"]
-
 Format = Literal["delimited", "list", "structures", "workbook", "parquet"]
 
 FORMATS: dict[str, Format] = {

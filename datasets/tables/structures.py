@@ -11,11 +11,10 @@ from pathlib import Path
 
 from rdkit import Chem, rdBase
 
+from ..canonical_form import smiles_with_groups
 from ..molecule_reading import MoleculeError, shortened
 from .dialect import LATIN
 from .opening import TableError, opened
-
-__all__ = ["StructureRecord", "property_names", "read_structures", "record_count", "records_in"]
 
 END = "$$$$"
 PROPERTY = re.compile(r">.*?<([^>]*)>")  # "> 12 <NAME> (3)"
@@ -50,7 +49,7 @@ class StructureRecord:
         """Return the canonical SMILES, or raise the error of a molecule that cannot be read."""
         if isinstance(self.mol, MoleculeError):
             raise self.mol
-        return Chem.MolToSmiles(self.mol)
+        return smiles_with_groups(self.mol)
 
 
 def read_structures(path: Path) -> Iterator[StructureRecord]:
@@ -115,11 +114,11 @@ def _record(lines: list[str]) -> StructureRecord:
         if not line.startswith(">") or (within and not PROPERTY.match(line)):
             within = within and bool(line.strip())
             if value is not None and line.strip():
-                value.append(line.strip())
+                value.append(line)
             continue
         within = True
         if value is not None and name:
-            properties.setdefault(name, " ".join(value))
+            properties.setdefault(name, "\n".join(value))
         match = PROPERTY.match(line)
         name, value = (match[1].strip() if match else ""), []
     title = lines[0].strip() if lines else ""

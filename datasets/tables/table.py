@@ -16,9 +16,7 @@ from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, rea
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
 from .opening import HEAD, Format, TableError, format_of, opened
 from .structures import property_names, read_structures, record_count
-from .typed import Sheet, parquet_count, parquet_names, parquet_rows, sheet_of, sheet_rows
-
-__all__ = ["Record", "Table", "iter_records", "open_table"]
+from .typed import Sheet, parquet_rows, parquet_sheet, sheet_of, sheet_rows
 
 SAMPLE = 20  # rows whose cells show which column has structures
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
@@ -50,7 +48,7 @@ class Table:
         dialect: how a CSV file like it is written.
         asked: the column with the structures that the user named, if any.
         layout: how a text file is to be read.
-        sheet: the sheet of a workbook that is read.
+        sheet: the sheet of a workbook, or what a Parquet file holds.
     """
 
     path: Path
@@ -97,8 +95,12 @@ class Table:
             parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
         return "; ".join(parts)
 
-    def records(self, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    def records(
+        self, columns: Sequence[str] | None = None, unchanged: Sequence[str] = ()
+    ) -> Iterator[Record]:
         """Yield the rows one by one, with the cells of these columns, by default all.
+
+        White space at the ends of cells is removed, except in the columns `unchanged`.
 
         Raises:
             TableError: a column is missing or is there twice, or the file is damaged.
@@ -109,12 +111,14 @@ class Table:
             if problem:
                 yield Record(number, dict.fromkeys(wanted, ""), problem)
             else:
-                yield Record(number, {name: cells[place].strip() for name, place in places})
+                read = {
+                    name: cells[place] if name in unchanged else cells[place].strip()
+                    for name, place in places
+                }
+                yield Record(number, read)
 
     def count(self) -> int:
         """Return roughly how many rows there are, for a bar of progress."""
-        if self.format == "parquet":
-            return parquet_count(self.path)
         if self.sheet is not None:
             return self.sheet.rows
         if self.format == "structures":
@@ -165,12 +169,10 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
     """
     path = Path(path)
     format = format_of(path)
-    if format == "workbook":
-        sheet = sheet_of(path)
-        excel = Dialect(byte_order_mark=True)
-        return Table(path, format, sheet.names, excel, smiles_column, sheet=sheet)
-    if format == "parquet":
-        return Table(path, format, tuple(parquet_names(path)), DEFAULT, smiles_column)
+    if format in ("workbook", "parquet"):
+        sheet = sheet_of(path) if format == "workbook" else parquet_sheet(path)
+        dialect = Dialect(byte_order_mark=format == "workbook")  # as Excel writes
+        return Table(path, format, sheet.names, dialect, smiles_column, sheet=sheet)
     if format == "structures":
         items = [name for name in property_names(path) if name not in LIST_COLUMNS]
         return Table(path, format, (*LIST_COLUMNS, *items), DEFAULT, smiles_column)
@@ -180,17 +182,6 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
     if len(names) == 1 and smiles_column is None and _is_list(path, layout):
         format, names = "list", LIST_COLUMNS
     return Table(path, format, names, layout.dialect, smiles_column, layout)
-
-
-def iter_records(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[Record]:
-    """Yield the rows of a table one by one, with the cells of these columns.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TableError: it is no table, a column is missing (the message lists the existing ones) or
-            occurs twice, or a quote is not closed.
-    """
-    yield from open_table(path, columns[0]).records(columns)
 
 
 def _is_list(path: Path, layout: TextLayout) -> bool:

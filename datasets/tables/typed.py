@@ -16,16 +16,6 @@ from graphxai.runtime.extras import missing_extra
 from .delimited import Row
 from .opening import TableError, opened
 
-__all__ = [
-    "Sheet",
-    "as_text",
-    "parquet_count",
-    "parquet_names",
-    "parquet_rows",
-    "sheet_of",
-    "sheet_rows",
-]
-
 ROWS = 1024  # rows of a Parquet file that are unpacked at a time
 MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
 MAX_COLUMNS = 2000
@@ -54,21 +44,33 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def parquet_names(path: Path) -> list[str]:
-    """Return the columns of a Parquet file.
+@dataclass(frozen=True)
+class Sheet:
+    """The sheet of a workbook that is read, or the only one of a Parquet file.
+
+    Attributes:
+        name: its name; "" in a Parquet file.
+        others: the names of the other sheets.
+        names: its columns.
+        rows: roughly how many rows it has, as the file states.
+    """
+
+    name: str
+    others: tuple[str, ...]
+    names: tuple[str, ...]
+    rows: int = 0
+
+
+def parquet_sheet(path: Path) -> Sheet:
+    """Return the columns and the number of rows of a Parquet file.
 
     Raises:
         ImportError: pyarrow is not installed.
         TableError: the file is damaged.
     """
     with _opened_parquet(path) as file:
-        return [name for name in file.schema_arrow.names if name != "__index_level_0__"]
-
-
-def parquet_count(path: Path) -> int:
-    """Return how many rows a Parquet file has."""
-    with _opened_parquet(path) as file:
-        return int(file.metadata.num_rows)
+        names = (name for name in file.schema_arrow.names if name != "__index_level_0__")
+        return Sheet("", (), tuple(names), int(file.metadata.num_rows))
 
 
 def parquet_rows(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Iterator[Row]:
@@ -100,23 +102,6 @@ def _opened_parquet(path: Path) -> Iterator[Any]:
                 yield file
         except pa.ArrowInvalid as error:
             raise TableError(f"{path} cannot be read as Parquet: {error}.") from error
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """The sheet of a workbook that is read.
-
-    Attributes:
-        name: its name.
-        others: the names of the other sheets.
-        names: its columns.
-        rows: roughly how many rows it has, as the file states.
-    """
-
-    name: str
-    others: tuple[str, ...]
-    names: tuple[str, ...]
-    rows: int = 0
 
 
 def sheet_of(path: Path) -> Sheet:

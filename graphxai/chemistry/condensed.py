@@ -5,6 +5,7 @@ Nothing shows where a single bond was cut. A double bond that was cut is written
 
 from collections import Counter
 from collections.abc import Collection
+from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,19 +42,12 @@ def _chain(mol: "Mol") -> list[int]:
     ranks = list(Chem.CanonicalRankAtoms(mol))
     cut = [a.GetIdx() for a in mol.GetAtoms() if not a.GetAtomicNum()]
     ends = cut if len(cut) > 1 else [a.GetIdx() for a in mol.GetAtoms() if a.GetAtomicNum()]
-    paths = [
-        path for first in cut or ends for last in ends if (path := _heavy_between(mol, first, last))
-    ]
-    chain = max(paths, key=lambda path: (len(path), [-ranks[i] for i in path]))
+    paths = []
+    for first, last in product(cut or ends, ends):
+        way = [first] if first == last else Chem.GetShortestPath(mol, first, last)
+        paths.append([i for i in way if mol.GetAtomWithIdx(i).GetAtomicNum()])
+    chain = max(filter(None, paths), key=lambda path: (len(path), [-ranks[i] for i in path]))
     return chain if len(cut) > 1 else _longest(mol, chain[0], set())
-
-
-def _heavy_between(mol: "Mol", first: int, last: int) -> list[int]:
-    """Return the heavy atoms on the way between two atoms, which are among them if heavy."""
-    from rdkit import Chem
-
-    path = [first] if first == last else list(Chem.GetShortestPath(mol, first, last))
-    return [i for i in path if mol.GetAtomWithIdx(i).GetAtomicNum()]
 
 
 def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
@@ -62,38 +56,20 @@ def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
     for place, index in enumerate(chain):
         if place:
             text += _bond(mol, chain[place - 1], index)
-        before_it, behind_it = _cut_bonds(mol, index, first=not place and not before)
-        text += before_it + _symbol(mol.GetAtomWithIdx(index))
-        done = {*before, *chain}
-        branches = Counter(
-            _bond(mol, index, branch[0]) + _written(mol, branch, done)
-            for branch in _branches(mol, index, done)
-        )
+        atom, done = mol.GetAtomWithIdx(index), {*before, *chain}
+        cut = [a.GetIdx() for a in atom.GetNeighbors() if not a.GetAtomicNum()]
+        after = "".join(_bond(mol, index, end) for end in cut)  # of multiple bonds that were cut
+        if not place and not before and len(cut) == 1:  # they are before the formula's first atom
+            text, after = text + after, ""
+        text += _symbol(atom)
+        ends = [a.GetIdx() for a in atom.GetNeighbors() if a.GetAtomicNum()]
+        longest = [_longest(mol, end, {*done}) for end in ends if end not in done]
+        branches = Counter(_bond(mol, index, b[0]) + _written(mol, b, done) for b in longest)
         for branch, count in sorted(branches.items()):
             text += branch if branch in _HALOGENS else f"({branch})"
             text += f"{count}" if count > 1 else ""
-        text += behind_it if index == chain[-1] or not behind_it else f"({behind_it})"
+        text += after if index == chain[-1] or not after else f"({after})"
     return text
-
-
-def _cut_bonds(mol: "Mol", index: int, *, first: bool) -> tuple[str, str]:
-    """Return the signs of the multiple bonds of an atom that were cut, before it and behind it.
-
-    They are before the first atom of the formula, unless another of its bonds was cut.
-    """
-    atom = mol.GetAtomWithIdx(index)
-    cut = [a.GetIdx() for a in atom.GetNeighbors() if not a.GetAtomicNum()]
-    signs = "".join(_bond(mol, index, end) for end in cut)
-    return (signs, "") if first and len(cut) == 1 else ("", signs)
-
-
-def _branches(mol: "Mol", index: int, done: Collection[int]) -> list[list[int]]:
-    """Return the longest chain of each branch at an atom, which starts at the branch's first."""
-    return [
-        _longest(mol, atom.GetIdx(), {*done})
-        for atom in mol.GetAtomWithIdx(index).GetNeighbors()
-        if atom.GetIdx() not in done and atom.GetAtomicNum()
-    ]
 
 
 def _longest(mol: "Mol", first: int, done: set[int]) -> list[int]:

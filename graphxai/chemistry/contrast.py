@@ -13,7 +13,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
-from graphxai.visualization.resonance import averaged
+from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
 from .matching import CommonPart, common_part
@@ -64,6 +64,11 @@ class Account:
     def unexplained(self) -> float:
         """Output minus total."""
         return self.output - self.total
+
+    @property
+    def at_change(self) -> float | None:
+        """The share of the output that lies at the changed atoms, None if the outputs are equal."""
+        return (self.changed_a - self.changed_b) / self.output if self.output else None
 
     def to_dict(self) -> dict[str, float]:
         """Return the terms by name, then `unexplained`, `total` and `output`."""

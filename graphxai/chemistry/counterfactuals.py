@@ -8,17 +8,14 @@ goal, the similarity to the molecule, and the similarity to the training set. Fo
 they are the desirabilities of the properties.
 """
 
-import importlib.util
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, overload
 
-from rdkit import Chem, RDConfig
-from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
+from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.api import load, predict
@@ -30,23 +27,13 @@ from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
 
-from .counterfactual_results import Counterfactual, Counterfactuals
-from .goal import Goal
+from .changed_molecules import counts, feasibility
+from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .measurements import Measurements
-from .neighbours import (
-    EXPANDED,
-    Neighbourhood,
-    Way,
-    in_parts,
-    kept_atoms,
-    kept_pattern,
-)
-from .objectives import JointObjective, SingleObjective, counts
-from .profile_results import ProfileCounterfactuals
+from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
+from .objectives import SearchObjective, SingleObjective
 from .settings import SearchKeywords, SearchSettings
 from .transformations import Change
-
-__all__ = ["Counterfactual", "Counterfactuals", "Goal", "counterfactuals", "search"]
 
 MeasuredValues: TypeAlias = Measurements | Mapping[str, float] | str | Path
 MeasuredOfSeveral: TypeAlias = Mapping[str, Measurements | Mapping[str, float]] | str | Path
@@ -108,8 +95,8 @@ def counterfactuals(
         predictions: how many neighbours are predicted at most.
         steps: how many changes may follow each other. If fewer than n neighbours reach the goal,
             the neighbours of those nearest to it are tried too.
-        sure: count only those that the model is sure of, see `Goal.sure`. They are fewer, and right
-            more often.
+        sure: count only those that the model is sure of, see `PropertyGoal.sure`. They are fewer,
+            and right more often.
         guided: try neighbours first that change what speaks against the goal; False tries them in
             random order.
         seed: decides the order among equals, and the changes of SELFIES.
@@ -168,12 +155,9 @@ def _searched(
     The first pair comes before any prediction, then one pair after each batch.
     """
     sources = tuple(settings.sources)
-    objective: SingleObjective | JointObjective
-    if is_several(model):
-        objective = JointObjective.of(model, molecule, str(towards), settings.sure, measured)
-    else:
-        loaded = load(model) if isinstance(model, str | Path) else model
-        objective = SingleObjective.of(loaded, molecule, towards, settings.sure, measured)
+    kind = SearchObjective if is_several(model) else SingleObjective
+    loaded = load(model) if isinstance(model, str | Path) else model
+    objective = kind.of(loaded, molecule, towards, settings.sure, measured)
     rng, training = random.Random(settings.seed), training_set_of(objective.first_model)
     neighbourhood = Neighbourhood(sources, settings.guided, rng, settings.seed, training)
     mol = objective.mol
@@ -181,8 +165,15 @@ def _searched(
     tried: list[Any] = []
 
     def best() -> Any:
-        chosen = [_judged(each, objective) for each in objective.chosen(tried)[:n]]
-        return objective.results(tuple(chosen), tried)
+        """Add accessibility, new alerts and measured values to the best, and return the result."""
+        start, judged = Chem.MolToSmiles(mol), []
+        _, before = feasibility(start)
+        for each in objective.chosen(tried)[:n]:
+            effort, found = feasibility(each.smiles)
+            new = tuple(alert for alert in found if alert not in before)
+            added = replace(each, accessibility=effort, alerts=new)
+            judged.append(added.compared(start, objective.tables))
+        return objective.results(tuple(judged), tried)
 
     yield 0, best
     starts = objective.starts()
@@ -192,8 +183,9 @@ def _searched(
     for step in range(settings.steps):
         keeping = kept if step == 0 else kept_pattern(mol, kept)
         queue = neighbourhood.neighbours(starts, keeping, seen)
-        for part in in_parts(queue, settings.predictions - len(tried)):
-            tried += _predicted(part, objective)
+        limit = min(settings.predictions - len(tried), len(queue))
+        for first in range(0, limit, BATCH):
+            tried += _predicted(queue[first : min(first + BATCH, limit)], objective)
             yield len(tried), best
         enough = sum(counts(each, settings.sure) for each in tried) >= n
         if enough or len(tried) >= settings.predictions:
@@ -201,7 +193,7 @@ def _searched(
         starts = objective.starts(sorted(tried, key=objective.order)[:EXPANDED])
 
 
-def _predicted(part: Sequence[tuple[Change, Way]], objective: Any) -> Iterator[Any]:
+def _predicted(part: Sequence[tuple[Change, Way]], objective: SearchObjective) -> Iterator[Any]:
     """Yield neighbours with their predictions, without those that a model cannot read.
 
     Of the isomers that a change makes, the one that is farthest from the goal counts.
@@ -211,67 +203,16 @@ def _predicted(part: Sequence[tuple[Change, Way]], objective: Any) -> Iterator[A
     outcomes = iter(predict(objective.models, every, progress=False) if every else ())
     bits = ecfp4_bits(objective.mol)
     for (change, way), isomers in zip(part, drawn, strict=True):
-        each = [(smiles, objective.outcome(next(outcomes))) for smiles in isomers]
+        each: list[Any] = [(smiles, objective.outcome(next(outcomes))) for smiles in isomers]
         if any(outcome is None for _, outcome in each):
             continue
         smiles, outcome = min(each, key=lambda pair: objective.worth(pair[1]))
-        similarity = TanimotoSimilarity(bits, ecfp4_bits(Chem.MolFromSmiles(smiles)))
-        several = each if len(each) > 1 else []
-        of_change = (smiles, change.name, change.source, change.atoms)
-        yield objective.candidate(of_change, way, similarity, outcome, several)
-
-
-def _judged(candidate: Any, objective: SingleObjective | JointObjective) -> Any:
-    """Add accessibility, new alerts and measured values to a counterfactual."""
-    start = Chem.MolToSmiles(objective.mol)
-    (effort, alerts), (_, before) = feasibility(candidate.smiles), feasibility(start)
-    return replace(
-        candidate,
-        accessibility=effort,
-        alerts=tuple(alert for alert in alerts if alert not in before),
-        measured=objective.measured(start, candidate.smiles),
-    )
-
-
-def accessibility(mol: Chem.Mol) -> float | None:
-    """Return the synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009.
-
-    The result is None where RDKit comes without its Contrib folder, and for a molecule without
-    atoms, which RDKit cannot score.
-    """
-    scorer = _scorer()
-    if scorer is None or not mol.GetNumAtoms():
-        return None
-    return float(scorer.calculateScore(mol))
-
-
-def alerts(mol: Chem.Mol) -> tuple[str, ...]:
-    """Return the sorted names of substructure alerts: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
-    return tuple(sorted({match.GetDescription() for match in _catalog().GetMatches(mol)}))
-
-
-@lru_cache(maxsize=4096)  # a search asks again after every batch
-def feasibility(smiles: str) -> tuple[float | None, tuple[str, ...]]:
-    """Return the synthetic accessibility and the alerts of a molecule."""
-    mol = Chem.MolFromSmiles(smiles)
-    return accessibility(mol), alerts(mol)
-
-
-@cache
-def _catalog() -> FilterCatalog:
-    params = FilterCatalogParams()
-    params.AddCatalog(FilterCatalogParams.FilterCatalogs.BRENK)
-    params.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
-    return FilterCatalog(params)
-
-
-@cache
-def _scorer() -> Any:
-    """Load RDKit's script for the score, which is not part of its package."""
-    path = Path(RDConfig.RDContribDir) / "SA_Score" / "sascorer.py"
-    spec = importlib.util.spec_from_file_location("sascorer", path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        changed = {
+            "smiles": smiles,
+            "change": change.name,
+            "source": change.source,
+            "atoms": change.atoms,
+            "similarity": TanimotoSimilarity(bits, ecfp4_bits(Chem.MolFromSmiles(smiles))),
+            "way": way,
+        }
+        yield objective.candidate(changed, outcome, each if len(each) > 1 else [])

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from graphxai.contract.target import Target
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import PredictedProperty
 from graphxai.explanation.html import table_html
 from graphxai.explanation.prediction import Prediction
@@ -89,12 +92,38 @@ class PropertyGoal:
         """The output of the property's model whose relevance says what to change."""
         return Target(self.label, self.of.task.name)
 
-    def desirability(self, prediction: Prediction) -> float:
-        """Return how desirable a prediction is, between 0 and 1."""
+    @property
+    def aim(self) -> str:
+        """The goal in a sentence about a single one: the class alone, or a limit with its name."""
+        return self.label or str(self)
+
+    def tasks_of(self, model: Model) -> list[str]:
+        """Return the names of the model's tasks, the goal's first."""
+        return sorted((t.name for t in model.config.tasks), key=lambda n: n != self.of.task.name)
+
+    def value(self, prediction: Prediction) -> float:
+        """Return the predicted value, or the probability of the class."""
         if self.label is not None:
             return prediction.probabilities[self.label]
         assert prediction.value is not None
-        return self.curve(prediction.value)
+        return prediction.value
+
+    def desirability(self, prediction: Prediction) -> float:
+        """Return how desirable a prediction is, between 0 and 1."""
+        value = self.value(prediction)
+        return value if self.label is not None else self.curve(value)
+
+    def distance(self, prediction: Prediction) -> float:
+        """Return how far beyond the goal a prediction lies, negative on the wrong side.
+
+        For a class, it is the log-odds against the most probable other class. For a value, it is
+        the distance from the limit.
+        """
+        value = self.value(prediction)
+        if self.label is None:
+            return min(value - self.curve.one_from, self.curve.one_to - value)
+        other = max(p for name, p in prediction.probabilities.items() if name != self.label)
+        return float(np.log(max(value, 1e-12) / max(other, 1e-12)))
 
     def met(self, prediction: Prediction) -> bool:
         """Return whether the wished class is predicted, or a value with desirability 1."""

@@ -73,7 +73,14 @@ def fragment_values(
 
     The other arguments are as for `fragments`.
     """
-    loaded = _model_of(explanation, model)
+    name = explanation.provenance.get("model")
+    if model is None and name not in pretrained_models():
+        raise ValueError(
+            f"{name!r}, whose output is explained, is not a bundled model: pass it, as in"
+            ' fragments(explanation, method="shapley", model=model).'
+        )
+    chosen: Any = name if model is None else model
+    loaded = load(chosen) if isinstance(chosen, str) else chosen
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
     data = prepare_for(loaded, graph).data
@@ -162,15 +169,3 @@ def sampled(game: Game, m: int, operator: str = "mask", seed: int = 0) -> Fragme
     errors = pairs.std(axis=0, ddof=1) / math.sqrt(len(pairs))
     ends = float(v[0, -1]), float(v[0, 0])
     return FragmentValues(pairs.mean(0), *ends, len(chosen), operator, errors, len(orders), seed)
-
-
-def _model_of(explanation: Explanation, model: "Model | str | None") -> Any:
-    """Return the model that was passed, or the bundled model that was explained."""
-    name = explanation.provenance.get("model")
-    if model is None and name not in pretrained_models():
-        raise ValueError(
-            f"{name!r}, whose output is explained, is not a bundled model: pass it, as in"
-            ' fragments(explanation, method="shapley", model=model).'
-        )
-    chosen = name if model is None else model
-    return load(chosen) if isinstance(chosen, str) else chosen

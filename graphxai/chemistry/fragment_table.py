@@ -94,6 +94,16 @@ class Tally:
         """How many molecules contain the fragment."""
         return self.sums.n
 
+    @property
+    def row(self) -> tuple[object, ...]:
+        """The values for the fragment, in the order of `COLUMNS`."""
+        name, smiles = max(self.ways, key=self.ways.__getitem__)
+        figures = self.sums.mean, self.sums.sd, *self.sums.interval
+        each = self.atoms.mean, self.per_atom.mean, *self.per_atom.interval
+        examples = " ".join(text for _, _, text in self.examples)
+        counts = self.molecules, self.count, examples
+        return name, "" if name == REST else smiles, *figures, *each, *counts
+
     def add(self, occurrences: list[tuple[float, int]], place: int, smiles: str) -> None:
         """Add the fragment's occurrences in one molecule.
 
@@ -154,7 +164,9 @@ class FragmentTable:
                 f" {self._explained} and was given {explained}. Set the target when you explain."
             )
         self._explained = explained
-        compound = _fingerprint(explanation)
+        # 64 bits: in a million molecules, the probability that any two collide is 3e-8
+        written = Chem.MolToSmiles(explanation.molecule).encode()
+        compound = int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "big")
         if compound in self._seen:
             return
         self._seen.add(compound)
@@ -172,30 +184,11 @@ class FragmentTable:
         """Return the table of all fragments that occur in at least `minimum` molecules."""
         import pandas as pd
 
-        rows = [_row(tally) for tally in self._tallies.values() if tally.molecules >= minimum]
+        rows = [t.row for t in self._tallies.values() if t.molecules >= minimum]
         frame = pd.DataFrame(rows, columns=list(COLUMNS))
         frame = frame.sort_values(["mean", "smiles"], ascending=[False, True], ignore_index=True)
         frame.attrs["molecules"] = self.molecules
         return frame
-
-
-def _fingerprint(explanation: Explanation) -> int:
-    """Return a 64-bit hash of the canonical SMILES.
-
-    In a million molecules, the probability that any two collide is 3e-8.
-    """
-    written = Chem.MolToSmiles(explanation.molecule)
-    return int.from_bytes(hashlib.blake2b(written.encode(), digest_size=8).digest(), "big")
-
-
-def _row(tally: Tally) -> tuple[object, ...]:
-    """Return the values for one fragment, in the order of `COLUMNS`."""
-    name, smiles = max(tally.ways, key=tally.ways.__getitem__)
-    examples = " ".join(text for _, _, text in tally.examples)
-    figures = tally.sums.mean, tally.sums.sd, *tally.sums.interval
-    each = tally.atoms.mean, tally.per_atom.mean, *tally.per_atom.interval
-    written = "" if name == REST else smiles
-    return name, written, *figures, *each, tally.molecules, tally.count, examples
 
 
 def fragment_table(

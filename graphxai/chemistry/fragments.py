@@ -19,9 +19,8 @@ from graphxai.runtime.device import on_cpu_by_default
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
-from .graph_schemes import GRAPH_SCHEME_TITLES, parts_of_graph
 from .names import cut_smiles, name_in_words
-from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme
+from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme, parts_of_graph
 from .substituents import fragment_name, substituent_name
 
 if TYPE_CHECKING:
@@ -167,7 +166,13 @@ class Fragments(Result, Sequence[Fragment]):
 
         explanation = self.explanation
         options.setdefault("title", explanation.headline)
-        options.setdefault("subtitle", self._caption())
+        total = f"{self.total:z.2f}" if explanation.unsigned else f"{self.total:+z.2f}"
+        total += f" {explanation.unit}" if explanation.unit and explanation.additive else ""
+        named = "named parts" if explanation.molecule is None else "matches of SMARTS"
+        over = SCHEME_TITLES.get(self.scheme, named)
+        what = f", summed over {over}" if self.shapley is None else f" of {over} ({self.shapley})"
+        caption = minus_signs(f"{explanation.title}{what}: {total} in all")
+        options.setdefault("subtitle", caption)
         options.setdefault("legend", self.explanation.legend)
         listed = [(part.name, part.atoms, part.relevance) for part in self]
         values = [part.relevance for part in self]
@@ -180,16 +185,6 @@ class Fragments(Result, Sequence[Fragment]):
             return graph_parts_svg(explanation.drawn, listed, **options)
         mol = explanation.atoms(NO_MOLECULE)
         return fragments_svg(mol, listed, interactions=interactions, **options)
-
-    def _caption(self) -> str:
-        e = self.explanation
-        total = f"{self.total:z.2f}" if e.unsigned else f"{self.total:+z.2f}"
-        total += f" {e.unit}" if e.unit and e.additive else ""
-        named = "named parts" if e.molecule is None else "matches of SMARTS"
-        over = (SCHEME_TITLES | GRAPH_SCHEME_TITLES).get(self.scheme, named)
-        if self.shapley is not None:
-            return minus_signs(f"{e.title} of {over} ({self.shapley}): {total} in all")
-        return minus_signs(f"{e.title}, summed over {over}: {total} in all")
 
 
 @on_cpu_by_default
@@ -256,7 +251,9 @@ def fragments(
         mol = explanation.atoms(NO_MOLECULE)
         name, divide = named_scheme(scheme)
         divided = divide(mol)
-    parts = _closed(divided, len(explanation))
+    covered = {index for _, atoms in divided for index in atoms}
+    rest = tuple(index for index in range(len(explanation)) if index not in covered)
+    parts = divided + ([(REST, rest)] if rest else [])
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
     from .fragment_shapley import fragment_values, valued  # needs PyG
@@ -269,13 +266,6 @@ def fragments(
     return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
 
 
-def _closed(parts: list[Part], n: int) -> list[Part]:
-    """Add a part for the atoms of 0..n-1 that no part has."""
-    covered = {index for _, atoms in parts for index in atoms}
-    rest = tuple(index for index in range(n) if index not in covered)
-    return parts + ([(REST, rest)] if rest else [])
-
-
 def _summed(
     explanation: Explanation,
     mol: "Mol | None",
@@ -283,10 +273,17 @@ def _summed(
     scheme: str,
     shapley: "FragmentValues | None" = None,
 ) -> tuple[Fragment, ...]:
-    written = [""] * len(parts) if mol is None else _smiles_of(mol, [atoms for _, atoms in parts])
+    pieces: list[list[str]] = [[] for _ in parts]  # the SMILES of the pieces of each part
+    if mol is not None:
+        part_of = {index: k for k, (_, atoms) in enumerate(parts) for index in atoms}
+        ends = bonded(mol).tolist()
+        cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]
+        for atoms, piece in cut_smiles(mol, cut):
+            pieces[part_of[atoms[0]]].append(piece)
     errors = None if shapley is None else shapley.errors
     summed = []
-    for k, ((name, atoms), smiles) in enumerate(zip(parts, written, strict=True)):
+    for k, (name, atoms) in enumerate(parts):
+        smiles = ".".join(sorted(pieces[k]))
         relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
         words = _named(name, smiles, scheme)
         error = None if errors is None else float(errors[k])
@@ -303,14 +300,3 @@ def _named(name: str | None, smiles: str, scheme: str) -> str:
     if scheme == "scaffold" and name == "side chain":
         return f"{name}: {substituent_name(smiles) or name_in_words(smiles) or smiles}"
     return name or fragment_name(smiles)
-
-
-def _smiles_of(mol: "Mol", parts: Sequence[tuple[int, ...]]) -> list[str]:
-    """Return the SMILES of every part, with dots between the pieces of a part."""
-    part_of = {index: k for k, atoms in enumerate(parts) for index in atoms}
-    ends = bonded(mol).tolist()
-    cut = [bond for bond, (i, j) in enumerate(ends) if part_of[i] != part_of[j]]
-    pieces: list[list[str]] = [[] for _ in parts]
-    for atoms, smiles in cut_smiles(mol, cut):
-        pieces[part_of[atoms[0]]].append(smiles)
-    return [".".join(sorted(smiles)) for smiles in pieces]

@@ -4,16 +4,20 @@ Rings match only whole rings, and bonds match by order. Atoms may differ in elem
 exchanged ring atom would otherwise lose the whole ring and all that lies behind it. If more than a
 tenth of the matched atoms differ in element, a second search requires equal elements, and the
 mapping with more equal atoms is kept.
+
+The search for a pattern has limited time. RDKit's cannot be interrupted, and a vague pattern in a
+cage of rings takes twice as long for each further atom. So it asks at each comparison of atoms
+whether its time is over.
 """
 
 import math
+import time
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from .substructures import SearchTimeError, matches_in_time
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -96,6 +100,14 @@ def common_part(
     return CommonPart(best[same], best[~same], complete)
 
 
+def common_part_or_none(a: "Mol", b: "Mol") -> CommonPart | None:
+    """Return the part that two molecules share, or None if a second of search finds none."""
+    try:
+        return common_part(a, b, timeout=1)
+    except NoCommonPartError:
+        return None
+
+
 def _best_mapping(
     a: "Mol",
     b: "Mol",
@@ -140,3 +152,56 @@ def _name(mol: Any) -> str:
     from rdkit import Chem
 
     return str(Chem.MolToSmiles(mol))
+
+
+SECONDS = 1.0  # of one search; patterns of functional groups take less than a millisecond
+ASKED = 256  # the clock is read once in this many comparisons
+
+
+class SearchTimeError(ValueError):
+    """The search for a pattern took too long."""
+
+
+def matches_in_time(
+    mol: "Mol",
+    pattern: "Mol",
+    *,
+    max_matches: int = 1000,
+    uniquify: bool = True,
+    seconds: float = SECONDS,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the matches of a pattern, as numbers of atoms.
+
+    Args:
+        mol: the molecule.
+        pattern: the pattern, from a SMARTS.
+        max_matches: how many matches are returned at most.
+        uniquify: whether matches with the same atoms count once.
+        seconds: how long the search may take.
+
+    Raises:
+        SearchTimeError: it took longer.
+    """
+    from rdkit import Chem
+
+    end, comparisons = time.monotonic() + seconds, count()
+    is_over = False
+
+    def in_time(query: Any, atom: Any) -> bool:
+        """Accept every pair of atoms until the time is over, and none afterwards."""
+        nonlocal is_over
+        if not next(comparisons) % ASKED and time.monotonic() > end:
+            is_over = True
+        return not is_over
+
+    parameters: Any = Chem.SubstructMatchParameters()
+    parameters.maxMatches = max_matches
+    parameters.uniquify = uniquify
+    parameters.setExtraAtomCheckFunc(in_time)
+    matches: tuple[tuple[int, ...], ...] = mol.GetSubstructMatches(pattern, parameters)
+    if is_over:
+        raise SearchTimeError(
+            f"the search for {Chem.MolToSmarts(pattern)} in {Chem.MolToSmiles(mol)} took more than"
+            f" {seconds:g} s: name the elements in the pattern, or leave atoms out of it."
+        )
+    return matches

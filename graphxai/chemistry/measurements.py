@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from rdkit import Chem, rdBase
@@ -23,7 +23,7 @@ from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
 from graphxai.datasets.molecules import MAX_ATOMS
-from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 
@@ -143,17 +143,30 @@ class Measurements:
                 The message is about that column, or else about the first.
         """
         table = open_table(path, smiles_column)
-        structures = table.structures.name
-        errors: list[ValueError] = []
+        table.structures  # noqa: B018 (raises an error that says what is missing)
+        try:
+            return cls.in_table(table, columns, standardise)
+        except ValueError as error:
+            raise type(error)(f"{path} has no measured values: {error}") from None
+
+    @classmethod
+    def in_table(
+        cls,
+        table: Table,
+        columns: Sequence[str],
+        standardise: Standardisation,
+        limit: int | None = None,
+    ) -> "Measurements":
+        """Read the values of an open table, in its first `limit` rows, as `read` does."""
+        structures, errors = table.structures.name, []
         for column in columns:
             try:
-                records = table.records((structures, column))
+                records = islice(table.records((structures, column)), limit)
                 pairs = [(r.cells[structures], r.cells[column]) for r in records]
                 return cls.of(pairs, column, standardise)
             except ValueError as error:
                 errors.append(error)
-        first = next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
-        raise type(first)(f"{path} has no measured values: {first}")
+        raise next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
 
     @classmethod
     def of(
@@ -169,8 +182,11 @@ class Measurements:
         rows = [(smiles, _text(cell)) for smiles, cell in pairs]
         cells = [cell for _, cell in rows]
         values, odd = read_measured(cells)
-        sided = {b.position: _written(b.side, b.value) for b in parsed_numbers(cells).bounds}
-        sided = {position: text for position, text in sided.items() if text}
+        sided = {  # a value that is only about right ("~5") has no side
+            b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}"
+            for b in parsed_numbers(cells).bounds
+            if b.side
+        }
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
         compounds = compounds_of([rows[k][0] for k in used], standardise)
         values_of, bounds = defaultdict(list), {}
@@ -181,7 +197,11 @@ class Measurements:
                 values_of[compound].append(float(values[k]))
         unreadable = compounds.count("")
         strange = not_understood(name, cells, [k for k in odd if k not in sided])
-        note = _note(name, strange, unreadable, len(values_of))
+        counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
+        unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
+        many = len(values_of) > MOST_COMPARED
+        pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
+        note = " ".join(filter(None, (strange, unread, pairs_of)))
         if not values_of:
             only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
             text = f"no row has a SMILES and a number in {name!r}. {f'{only} {note}'.strip()}"
@@ -235,8 +255,8 @@ class Measurements:
 def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[str]:
     """Return the canonical SMILES of the compound of each molecule, or "" if it cannot be read."""
     with rdBase.BlockLogs():
-        read = read_molecules(smiles, MAX_ATOMS, standardise)
-    return [str(Chem.MolToSmiles(r.mol)) if isinstance(r, ReadMolecule) else "" for r in read]
+        read = read_molecules(smiles, MAX_ATOMS, standardise, canonical=True)
+    return [str(Chem.MolToSmiles(r.form)) if isinstance(r, ReadMolecule) else "" for r in read]
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch
@@ -245,31 +265,10 @@ def _compound(smiles: str, standardise: Standardisation) -> str:
     return compounds_of([smiles], standardise)[0] or smiles
 
 
-def _written(side: int, value: float) -> str:
-    """Return a bound as text, or "" for a value that is only about right ("~5")."""
-    return f"{'>' if side > 0 else '<'}{value:.4g}" if side else ""
-
-
 @lru_cache(maxsize=4096)
 def _exchange(before: str, after: str) -> Exchange | None:
     pair = matched_pairs([Chem.MolFromSmiles(smiles) for smiles in (before, after)]).get((0, 1))
     return None if pair is None else pair.exchange
-
-
-def _note(name: str, strange: str, unreadable: int, compounds: int) -> str:
-    """Say which rows were not used.
-
-    Args:
-        name: the column.
-        strange: what is said of cells that were not understood.
-        unreadable: how many rows have a value but no readable SMILES.
-        compounds: how many compounds have values.
-    """
-    counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
-    unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
-    many = compounds > MOST_COMPARED
-    pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
-    return " ".join(filter(None, (strange, unread, pairs_of)))
 
 
 def _text(cell: Any) -> str:
@@ -279,9 +278,6 @@ def _text(cell: Any) -> str:
         return repr(float(cell))
     except (TypeError, ValueError):
         return str(cell)
-
-
-MeasuredProperties: TypeAlias = Mapping[str, Measurements]
 
 
 def measured_properties(
@@ -327,11 +323,6 @@ def measured_properties(
             raise ValueError("no model predicts a value that can be compared with measured ones.")
         raise next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
     return tables
-
-
-def measured_change(tables: MeasuredProperties, before: str, after: str) -> dict[str, Measured]:
-    """Return what was measured of each property for a change between two SMILES."""
-    return {name: table.about(before, after) for name, table in tables.items()}
 
 
 def sentence_about(measured: Mapping[str, Measured]) -> str:

@@ -107,8 +107,10 @@ def described(smiles: str) -> str:
     if condensed := condensed_formula(mol) or _ring_with_groups(mol, _short_name, _condensed):
         return condensed
     formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
-    systems = ring_systems(mol)
-    rings = Counter(_ring_in_words(mol, atoms) for atoms in systems)
+    rings: Counter[str] = Counter()
+    for atoms in ring_systems(mol):
+        ring = _short_name(mol, atoms) or _by_size(mol, atoms)
+        rings[ring + OXIDES.get(_oxygens_on_sulfur(mol, atoms), "")] += 1
     listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
     return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
 
@@ -127,22 +129,12 @@ def _condensed(smiles: str) -> str | None:
     return group_names().get(smiles) or (None if mol is None else condensed_formula(mol))
 
 
-def _ring_in_words(mol: "Mol", atoms: tuple[int, ...]) -> str:
-    """Return the name of a ring system, or its size if it has no short one."""
-    name = _short_name(mol, atoms) or _by_size(mol, atoms)
-    return name + OXIDES.get(_oxygens_on_sulfur(mol, atoms), "")
-
-
 def _oxygens_on_sulfur(mol: "Mol", atoms: Sequence[int]) -> int:
     """Return how many oxygens are doubly bonded to the sulfur of a ring system, if it has one."""
     sulfur = [a for a in map(mol.GetAtomWithIdx, atoms) if a.GetSymbol() == "S"]
-    if len(sulfur) != 1:
-        return 0
-    (bonds,) = (atom.GetBonds() for atom in sulfur)
-    return sum(
-        bond.GetBondTypeAsDouble() == 2 and bond.GetOtherAtom(sulfur[0]).GetSymbol() == "O"
-        for bond in bonds
-    )
+    bonds = sulfur[0].GetBonds() if len(sulfur) == 1 else ()
+    doubled = [b.GetOtherAtom(sulfur[0]) for b in bonds if b.GetBondTypeAsDouble() == 2]
+    return sum(atom.GetSymbol() == "O" for atom in doubled)
 
 
 def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:
@@ -238,7 +230,7 @@ def ring_names() -> dict[str, str]:
     """Return the names of ring systems by canonical SMILES."""
     from rdkit import Chem
 
-    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles in RINGS)
+    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles, *_ in RINGS)
     return {skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from graphxai.api import OneOrMoreModels
+from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, PredictedProperty
 
 from .desirability import DesirabilityCurve, PropertyGoal, PropertyProfile
@@ -49,14 +50,36 @@ def profile(models: OneOrMoreModels, text: str) -> PropertyProfile:
     return read_profile(ModelPanel.of(models), text)
 
 
-def joins_goals(text: str) -> bool:
-    """Return whether a text looks like goals for several properties, not like a single goal."""
-    return any(mark in text for mark in (",", ";", " to "))
-
-
 def read_profile(panel: ModelPanel, text: str) -> PropertyProfile:
     """Read a profile for models that are loaded already, as `profile` does."""
     return PropertyProfile(goals_from(text, panel.properties))
+
+
+def read_goal(model: Model, text: str) -> PropertyGoal:
+    """Read the single goal of a model: a class, ">6.5" or "<6.5"; "task: ..." names a task.
+
+    Raises:
+        ValueError: for anything else, with a message that lists what the model offers; and for a
+            class that several tasks have.
+    """
+    properties, text = ModelPanel.of(model).properties, text.strip()
+    values = [each.name for each in properties if not each.task.classes]
+    if text.startswith(("<", ">")) and values:
+        text = f"{values[0]} {text}"
+    goal = _bare_goal(text, _Settings(), properties)
+    if math.isfinite(goal.curve.one_from) and math.isfinite(goal.curve.one_to):
+        raise ValueError(f"{text!r} has two limits, and a single goal has one: give > or <.")
+    return goal
+
+
+def single_goal(model: Model, text: str) -> PropertyGoal | None:
+    """Return the goal that `read_goal` reads, or None if the text joins goals for properties."""
+    try:
+        return read_goal(model, text)
+    except ValueError:
+        if not any(mark in text for mark in (",", ";", " to ")):
+            raise
+    return None
 
 
 class _Settings(NamedTuple):
@@ -78,30 +101,36 @@ def goals_from(text: str, properties: Sequence[PredictedProperty]) -> tuple[Prop
     pieces = [piece.strip() for piece in pieces if piece.strip()]
     if not 1 <= len(pieces) <= MOST_GOALS or len(text) > LONGEST_TEXT:
         raise ValueError(f"give 1 to {MOST_GOALS} goals. {_offered(properties)}")
-    goals = tuple(_goal(piece, properties) for piece in pieces)
+    goals = []
+    for piece in pieces:
+        bracketed = _SETTINGS.fullmatch(piece)
+        settings = _settings(bracketed[2]) if bracketed else _Settings()
+        goals.append(_bare_goal(bracketed[1] if bracketed else piece, settings, properties))
     names = [goal.of.name for goal in goals]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"there are two goals for {twice[0]!r}: join them, as in '1 to 3'.")
-    return goals
+    return tuple(goals)
 
 
-def _goal(text: str, properties: Sequence[PredictedProperty]) -> PropertyGoal:
-    bracketed = _SETTINGS.fullmatch(text)
-    wished = bracketed[1] if bracketed else text
-    settings = _settings(bracketed[2]) if bracketed else _Settings()
-    if match := _LIMIT.fullmatch(wished):
+def _bare_goal(
+    text: str, settings: _Settings, properties: Sequence[PredictedProperty]
+) -> PropertyGoal:
+    """Read a goal without its brackets."""
+    if goal := _class_goal(text, settings, properties):
+        return goal
+    if match := _LIMIT.fullmatch(text):
         limit = _finite(match[3], text)
         low, high = (limit, math.inf) if match[2] == ">" else (-math.inf, limit)
         return _value_goal(match[1], f"{match[2]} {limit:g}", low, high, settings, properties)
-    if match := _RANGE.fullmatch(wished):
+    if match := _RANGE.fullmatch(text):
         low, high = _finite(match[2], text), _finite(match[3], text)
         if low > high:
             raise ValueError(f"{text!r}: {low:g} is above {high:g}.")
         return _value_goal(match[1], f"{low:g} to {high:g}", low, high, settings, properties)
-    if match := _VALUE.fullmatch(wished):
+    if match := _VALUE.fullmatch(text):
         value = _finite(match[2], text)
         return _value_goal(match[1], f"= {value:g}", value, value, settings, properties)
-    return _class_goal(wished, settings, properties)
+    raise ValueError(f"{text!r} is not a goal. {_offered(properties)}")
 
 
 def _value_goal(
@@ -119,7 +148,11 @@ def _value_goal(
     zeros = settings.zeros
     if not zeros:
         scale = wanted.task.scale
-        zeros = (low - scale, high + scale) if two_sided else (ends[0] - _side(low) * scale,)
+        zeros = (
+            (low - scale, high + scale)
+            if two_sided
+            else (ends[0] - scale if math.isfinite(low) else ends[0] + scale,)
+        )
     if len(zeros) != (2 if two_sided else 1):
         count = "two values, as in (0 at 0 and 5)" if two_sided else "one value"
         raise ValueError(f"'{name} {wish}': desirability is 0 at {count}.")
@@ -131,32 +164,32 @@ def _value_goal(
     return PropertyGoal(wanted, wish, curve=curve, weight=settings.weight)
 
 
-def _side(low: float) -> int:
-    """Return +1 if values should lie above a limit, and -1 if they should lie below."""
-    return 1 if math.isfinite(low) else -1
-
-
 def _class_goal(
     text: str, settings: _Settings, properties: Sequence[PredictedProperty]
-) -> PropertyGoal:
-    """Return the goal that a class is predicted, which may stand alone if one property has it."""
+) -> PropertyGoal | None:
+    """Return the goal that a class is predicted, or None if the text names no class.
+
+    A class may stand alone if one property has it.
+    """
+    having = [each for each in properties if text in each.task.classes]
+    if len(having) > 1:
+        raise ValueError(
+            f"{len(having)} properties have a class {text!r}: name the property too, as in"
+            f" '{having[0].name}: {text}'."
+        )
+    label = text
+    for match in re.finditer(r"[:=]", text):  # names and classes may hold colons
+        after = text[match.end() :].strip()
+        candidates = [each for each in properties if after in each.task.classes]
+        if not having and candidates:
+            label, having = after, [_named(text[: match.start()], candidates, properties)]
+    if not having:
+        return None
     if settings.zeros or settings.power != 1:
         raise ValueError(
             f"{text!r}: a class only has a weight, as its desirability is a probability."
         )
-    having = [each for each in properties if text in each.task.classes]
-    if len(having) > 1:
-        raise ValueError(f"{len(having)} properties have a class {text!r}: name the property too.")
-    if having:
-        return PropertyGoal(having[0], text, text, weight=settings.weight)
-    with_classes = [each for each in properties if each.task.classes]
-    for match in re.finditer(r"[:=]", text):  # names and classes may hold colons
-        label = text[match.end() :].strip()
-        candidates = [each for each in with_classes if label in each.task.classes]
-        if candidates:
-            wanted = _named(text[: match.start()], candidates, properties)
-            return PropertyGoal(wanted, label, label, weight=settings.weight)
-    raise ValueError(f"{text!r} is not a goal. {_offered(properties)}")
+    return PropertyGoal(having[0], label, label, weight=settings.weight)
 
 
 def _named(

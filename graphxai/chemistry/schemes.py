@@ -1,16 +1,24 @@
-"""Divide a molecule into parts: by BRICS bonds, scaffold, rings, groups or SMARTS."""
+"""Divide a molecule into parts: by BRICS bonds, scaffold, rings, groups or SMARTS.
 
-from collections.abc import Callable, Mapping, Sequence
+A graph that is no molecule is divided by communities, components or the user's names.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from .matching import matches_in_time
 from .name_tables import NAMED_GROUPS
 from .names import ring_name, ring_systems
-from .substructures import matches_in_time
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
+    from graphxai.visualization import PlainGraph
+
 MAX_MATCHES = 100_000  # per pattern and molecule
+NAMED = 3  # how many nodes of a graph's part its name lists
 
 Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"  # see `fragments`
 Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
@@ -32,13 +40,6 @@ def named_scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
     return "SMARTS", lambda mol: _matches(mol, patterns, largest_first=False)
 
 
-def _brics(mol: "Mol") -> list[Part]:
-    from rdkit.Chem import BRICS
-
-    bonds = {mol.GetBondBetweenAtoms(*ends).GetIdx() for ends, _ in BRICS.FindBRICSBonds(mol)}
-    return [(None, atoms) for atoms in _pieces(mol, bonds)]
-
-
 def _scaffold(mol: "Mol") -> list[Part]:
     """Divide a molecule into its scaffold and side chains.
 
@@ -53,11 +54,8 @@ def _scaffold(mol: "Mol") -> list[Part]:
     kept = {
         atom.GetIntProp("origin") for atom in MurckoScaffold.GetScaffoldForMol(marked).GetAtoms()
     }
-    border = {
-        bond.GetIdx()
-        for bond in mol.GetBonds()
-        if (bond.GetBeginAtomIdx() in kept) != (bond.GetEndAtomIdx() in kept)
-    }
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
+    border = [(i, j) for i, j in ends if (i in kept) != (j in kept)]
     outside = "side chain" if kept else None  # no ring, no scaffold
     return [
         ("scaffold" if kept.issuperset(atoms) else outside, atoms) for atoms in _pieces(mol, border)
@@ -73,11 +71,6 @@ def _rings(mol: "Mol") -> list[Part]:
         written = Chem.MolFragmentToSmiles(mol, atoms, isomericSmiles=False)
         parts.append((f"{words} ring" if words else f"ring {written}", atoms))
     return parts
-
-
-def _groups(mol: "Mol") -> list[Part]:
-    patterns = [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS]
-    return _matches(mol, patterns, largest_first=True)
 
 
 def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
@@ -111,23 +104,85 @@ def _pattern(smarts: str) -> Any:
     return pattern
 
 
-def _pieces(mol: "Mol", without: set[int]) -> list[tuple[int, ...]]:
-    """Return the atoms of each connected piece after removing some bonds."""
+def _pieces(mol: "Mol", ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Return the atoms of each connected piece after removing the bonds between these atoms."""
     from rdkit import Chem
 
-    cut = Chem.FragmentOnBonds(mol, sorted(without), addDummies=False) if without else mol
+    bonds = sorted({mol.GetBondBetweenAtoms(*pair).GetIdx() for pair in ends})
+    cut = Chem.FragmentOnBonds(mol, bonds, addDummies=False) if bonds else mol
     return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
+
+
+def _brics(mol: "Mol") -> list[Part]:
+    from rdkit.Chem import BRICS
+
+    return [
+        (None, atoms) for atoms in _pieces(mol, (ends for ends, _ in BRICS.FindBRICSBonds(mol)))
+    ]
 
 
 SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "brics": _brics,
     "scaffold": _scaffold,
     "rings": _rings,
-    "groups": _groups,
+    "groups": lambda mol: _matches(
+        mol, [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS], largest_first=True
+    ),
 }
+GRAPH_SCHEMES = ("communities", "components")
 SCHEME_TITLES = {
     "brics": "BRICS fragments",
     "scaffold": "the Murcko scaffold and side chains",
     "rings": "ring systems",
     "groups": "functional groups",
+    **dict(zip(GRAPH_SCHEMES, GRAPH_SCHEMES, strict=True)),
 }
+
+
+def parts_of_graph(graph: "PlainGraph", count: int, scheme: Scheme) -> tuple[str, list[Part]]:
+    """Return the scheme's name and the parts of a graph of `count` nodes that is no molecule.
+
+    Raises:
+        ValueError: the scheme is for molecules, or a part has a node twice or that does not exist.
+    """
+    import networkx as nx  # torch brings it
+
+    if isinstance(scheme, Mapping):
+        return "parts", _named_parts(scheme, count)
+    if not isinstance(scheme, str) or scheme not in GRAPH_SCHEMES:
+        raise ValueError(
+            f"{scheme!r} divides molecules: a graph is divided by 'communities', 'components', or"
+            " your parts, as {name: numbers of nodes}."
+        )
+    undirected = nx.Graph()
+    undirected.add_nodes_from(range(count))
+    undirected.add_edges_from(graph.edges.T.tolist())
+    divide = nx.connected_components
+    if scheme == "communities" and undirected.number_of_edges():
+        divide = nx.community.greedy_modularity_communities  # (Clauset 2004)
+    parts: list[Part] = []
+    for nodes in sorted(map(sorted, divide(undirected)), key=min):
+        shown = nodes[:NAMED]
+        labels = [graph.labels[node] if graph.labels else str(node) for node in shown]
+        further = f" and {len(nodes) - len(shown)} more" if len(nodes) > len(shown) else ""
+        parts.append((", ".join(labels) + further, tuple(nodes)))
+    return scheme, parts
+
+
+def _named_parts(scheme: Mapping[str, Any], count: int) -> list[Part]:
+    """Return the user's parts, or raise ValueError if a node is in two of them or in no graph."""
+    parts: list[Part] = []
+    taken: set[int] = set()
+    for name, members in scheme.items():
+        nodes = np.atleast_1d(np.asarray(members))
+        if nodes.dtype.kind not in "iu" or nodes.ndim != 1:
+            raise ValueError(f"part {name!r} needs numbers of nodes, not {members!r}.")
+        numbers = sorted(map(int, nodes))
+        if numbers and not 0 <= numbers[0] <= numbers[-1] < count:
+            raise ValueError(f"part {name!r} has nodes beyond 0 to {count - 1}.")
+        if len({*numbers}) < len(numbers) or not taken.isdisjoint(numbers):
+            raise ValueError(f"part {name!r} has a node that is in a part already.")
+        taken.update(numbers)
+        if numbers:
+            parts.append((str(name), tuple(numbers)))
+    return parts

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .name_tables import SUBSTITUENTS
-from .names import described, group_names, ring_systems, skeleton
+from .name_tables import RINGS, SUBSTITUENTS
+from .names import cut_smiles, described, group_names, ring_systems, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -43,71 +43,6 @@ cyclopentyl cyclohexyl acetamido acetoxy benzyloxy anilino
 _PLAIN = frozenset(_PLAIN_NAMES.split())
 _SHORT_OXY = ("methyl", "ethyl", "propyl", "butyl", "phenyl")  # "methoxy", not "methyloxy"
 _TIMES = {2: "di", 3: "tri", 4: "tetra", 5: "penta"}
-
-# Stem and SMILES in the order of the locants; fused atoms have the letters.
-_FIVE_SIX = "1 2 3 3a 4 5 6 7 7a"
-_SIX_SIX = "1 2 3 4 4a 5 6 7 8 8a"
-_RINGS: tuple[tuple[str, str, str], ...] = (
-    ("pyridin", "n1ccccc1", ""),
-    ("pyrimidin", "n1cnccc1", ""),
-    ("pyrazin", "n1ccncc1", ""),
-    ("pyridazin", "n1ncccc1", ""),
-    ("1,3,5-triazin", "n1cncnc1", ""),
-    ("pyrrol", "[nH]1cccc1", ""),
-    ("pyrazol", "[nH]1nccc1", ""),
-    ("imidazol", "[nH]1cncc1", ""),
-    ("1,2,3-triazol", "[nH]1nncc1", ""),
-    ("1,2,4-triazol", "[nH]1ncnc1", ""),
-    ("tetrazol", "[nH]1nnnc1", ""),
-    ("furan", "o1cccc1", ""),
-    ("thiophen", "s1cccc1", ""),
-    ("oxazol", "o1cncc1", ""),
-    ("isoxazol", "o1nccc1", ""),
-    ("thiazol", "s1cncc1", ""),
-    ("isothiazol", "s1nccc1", ""),
-    ("1,3,4-oxadiazol", "o1cnnc1", ""),
-    ("1,2,4-oxadiazol", "o1ncnc1", ""),
-    ("1,3,4-thiadiazol", "s1cnnc1", ""),
-    ("1,2,4-thiadiazol", "s1ncnc1", ""),
-    ("naphthalen", "c1cccc2ccccc12", _SIX_SIX),
-    ("quinolin", "n1cccc2ccccc12", _SIX_SIX),
-    ("isoquinolin", "c1nccc2ccccc12", _SIX_SIX),
-    ("quinazolin", "n1cncc2ccccc12", _SIX_SIX),
-    ("quinoxalin", "n1ccnc2ccccc12", _SIX_SIX),
-    ("indol", "[nH]1ccc2ccccc12", _FIVE_SIX),
-    ("indazol", "[nH]1ncc2ccccc12", _FIVE_SIX),
-    ("benzimidazol", "[nH]1cnc2ccccc12", _FIVE_SIX),
-    ("benzofuran", "o1ccc2ccccc12", _FIVE_SIX),
-    ("benzothiophen", "s1ccc2ccccc12", _FIVE_SIX),
-    ("benzoxazol", "o1cnc2ccccc12", _FIVE_SIX),
-    ("benzothiazol", "s1cnc2ccccc12", _FIVE_SIX),
-    ("7-azaindol", "[nH]1ccc2cccnc12", _FIVE_SIX),
-    ("indolin", "N1CCc2ccccc12", _FIVE_SIX),
-    ("isoindolin", "C1NCc2ccccc12", _FIVE_SIX),
-    ("1,3-benzodioxol", "O1COc2ccccc12", _FIVE_SIX),
-    ("imidazo[1,2-a]pyridin", "n1ccn2ccccc12", "1 2 3 4 5 6 7 8 8a"),
-    ("azetidin", "N1CCC1", ""),
-    ("pyrrolidin", "N1CCCC1", ""),
-    ("piperidin", "N1CCCCC1", ""),
-    ("azepan", "N1CCCCCC1", ""),
-    ("piperazin", "N1CCNCC1", ""),
-    ("morpholin", "O1CCNCC1", ""),
-    ("thiomorpholin", "S1CCNCC1", ""),
-    ("imidazolidin", "N1CNCC1", ""),
-    ("oxiran", "O1CC1", ""),
-    ("oxetan", "O1CCC1", ""),
-    ("tetrahydrofuran", "O1CCCC1", ""),
-    ("tetrahydropyran", "O1CCCCC1", ""),
-    ("1,3-dioxolan", "O1COCC1", ""),
-    ("1,4-dioxan", "O1CCOCC1", ""),
-    # rings that are named without a locant
-    ("phenyl", "c1ccccc1", ""),
-    ("cyclopropyl", "C1CC1", ""),
-    ("cyclobutyl", "C1CCC1", ""),
-    ("cyclopentyl", "C1CCCC1", ""),
-    ("cyclohexyl", "C1CCCCC1", ""),
-    ("cycloheptyl", "C1CCCCCC1", ""),
-)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -166,10 +101,11 @@ def _flat(smiles: str) -> str:
 
 def _named(mol: "Mol", behind: int, first: int) -> str | None:
     """Return the name of the substituent that begins at atom `first`, bonded to atom `behind`."""
-    name = _listed().get(_branch_smiles(mol, behind, first))
-    if name is not None:
-        return name
-    atom = mol.GetAtomWithIdx(first)
+    bond, atom = mol.GetBondBetweenAtoms(behind, first), mol.GetAtomWithIdx(first)
+    if not bond.IsInRing():
+        (branch,) = (part for atoms, part in cut_smiles(mol, [bond.GetIdx()]) if first in atoms)
+        if (name := _listed().get(branch)) is not None:
+            return name
     if atom.IsInRing():
         return _ring(mol, behind, first)
     if atom.GetFormalCharge() or atom.GetNumRadicalElectrons():
@@ -246,7 +182,7 @@ class _Parent(NamedTuple):
 
     stem: str
     pattern: "Mol"
-    locants: tuple[str, ...]
+    locants: "tuple[_Locant, ...]"
 
 
 def _ring(mol: "Mol", behind: int, first: int) -> str | None:
@@ -261,7 +197,9 @@ def _ring(mol: "Mol", behind: int, first: int) -> str | None:
             other = bond.GetOtherAtomIdx(index)
             if other in system or (index, other) == (first, behind):
                 continue
-            name = _on_ring(mol, index, other, bond.GetBondTypeAsDouble())
+            order, end = bond.GetBondTypeAsDouble(), mol.GetAtomWithIdx(other)
+            is_oxo = order == 2 and end.GetAtomicNum() == 8 and end.GetDegree() == 1
+            name = _named(mol, index, other) if order == 1 else "oxo" if is_oxo else None
             if name is None:
                 return None
             branches.append((index, name))
@@ -271,14 +209,6 @@ def _ring(mol: "Mol", behind: int, first: int) -> str | None:
         return f"{prefixes}{parent.stem}"
     joint = "-" if prefixes and parent.stem[0].isdigit() else ""
     return f"{prefixes}{joint}{parent.stem}-{_text(free)}-yl"
-
-
-def _on_ring(mol: "Mol", ring_atom: int, other: int, order: float) -> str | None:
-    if order == 1:
-        return _named(mol, ring_atom, other)
-    atom = mol.GetAtomWithIdx(other)
-    is_oxo = order == 2 and atom.GetAtomicNum() == 8 and atom.GetDegree() == 1
-    return "oxo" if is_oxo else None
 
 
 _Locant = tuple[int, str]
@@ -300,15 +230,10 @@ def _numbered(
     for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
         if set(match) != set(system):
             continue
-        locant_of = {index: _locant(parent.locants[k]) for k, index in enumerate(match)}
+        locant_of = dict(zip(match, parent.locants, strict=True))
         rows = sorted((locant_of[index], _text(locant_of[index]), name) for index, name in branches)
         by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
         yield locant_of[first], tuple(locant for locant, _, _ in rows), by_name
-
-
-def _locant(text: str) -> _Locant:
-    number = text.rstrip("ab")
-    return int(number), text[len(number) :]
 
 
 def _text(locant: _Locant) -> str:
@@ -335,22 +260,6 @@ def _alphabetical(name: str) -> str:
     return re.sub(r"^(tert-|sec-|[^a-z]+)", "", name)
 
 
-def _branch_smiles(mol: "Mol", behind: int, first: int) -> str:
-    """Return the canonical SMILES of the bond's side at `first`, with `*` for the other side."""
-    from rdkit import Chem
-
-    bond = mol.GetBondBetweenAtoms(behind, first)
-    if bond.IsInRing():
-        return ""
-    cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(0, 0)])
-    for atoms, part in zip(
-        Chem.GetMolFrags(cut), Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False), strict=True
-    ):
-        if first in atoms:
-            return str(Chem.MolToSmiles(part))
-    return ""
-
-
 @cache
 def _listed() -> dict[str, str]:
     """Return the names of small groups with one open end by canonical SMILES."""
@@ -366,9 +275,12 @@ def _parents() -> dict[str, _Parent]:
     from rdkit import Chem
 
     parents = {}
-    for stem, smiles, locants in _RINGS:
+    for _, smiles, *numbered in RINGS:
         mol = Chem.MolFromSmiles(smiles)
-        size = mol.GetNumAtoms()
-        numbers = tuple(locants.split()) or tuple(str(k + 1) for k in range(size))
-        parents[skeleton(mol, tuple(range(size)))] = _Parent(stem, mol, numbers)
+        places = tuple(range(mol.GetNumAtoms()))
+        if numbered:
+            stem, *letters = numbered
+            locants = letters[0].split() if letters else [str(k + 1) for k in places]
+            pairs = ((int(text.rstrip("ab")), text.strip("0123456789")) for text in locants)
+            parents[skeleton(mol, places)] = _Parent(stem, mol, tuple(pairs))
     return parents

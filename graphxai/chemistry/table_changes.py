@@ -5,7 +5,7 @@ stands beside what a model predicts for the same molecules, so that both can be 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
@@ -147,7 +147,10 @@ class TableChanges(Sequence[MeasuredExchange]):
 
     def _repr_html_(self) -> str:
         rows = [each.columns for each in self.exchanges[:SHOWN]]
-        cells = [[_text(cell) for cell in row.values()] for row in rows]
+        cells = [
+            [f"{c:.3g}" if isinstance(c, float) else "" if c is None else c for c in row.values()]
+            for row in rows
+        ]
         return f"<p>{escape(repr(self).splitlines()[0])}</p>" + (
             table_html(rows[0], cells) if rows else ""
         )
@@ -206,14 +209,14 @@ def changes_among(
     predictions = dict(zip(ends, predicted(ends), strict=True))
     kept = []
     for exchange, pairs in often.items():
-        changes = [(a, b, _changes(predictions[a], predictions[b])) for a, b in pairs]
-        made = tuple(
-            ChangedPair(a, b, values[b] - values[a], change)
-            for a, b, change in changes
-            if change is not None
-        )
+        made = []
+        for a, b in pairs:
+            was, then = predictions[a], predictions[b]
+            if was is not None and then is not None and was.keys() == then.keys():
+                change = {name: _change(before, then[name]) for name, before in was.items()}
+                made.append(ChangedPair(a, b, values[b] - values[a], change))
         if len(made) >= at_least:
-            kept.append(MeasuredExchange(exchange, made))
+            kept.append(MeasuredExchange(exchange, tuple(made)))
     kept.sort(key=lambda each: (-len(each.pairs), str(each.exchange)))
     return TableChanges(measured.name, tuple(kept), len(values))
 
@@ -237,12 +240,27 @@ def rgroup_table(
     Raises:
         ValueError: the core is not understood, or no compound has it.
     """
+    import pandas as pd
+
     panel = ModelPanel.of(model)
     table = _measurements(panel, measured, column)
     parts = rgroups(core, list(table.values))
     if not parts:
         raise ValueError(f"no compound of the table has the core {core}.")
-    return _rgroup_frame(parts, table, PredictionsOf(panel)(parts))
+    rows = []
+    for (text, of_core), predicted in zip(parts.items(), PredictionsOf(panel)(parts), strict=True):
+        cells: dict[str, Any] = {"smiles": text, "core": of_core["Core"]}
+        cells |= {name: part for name, part in of_core.items() if name != "Core"}
+        cells[f"measured {table.name}"] = table.values[text]
+        for name, prediction in (predicted or {}).items():
+            cells |= {
+                f"predicted {name if column == prediction.heading else column}": cell
+                for column, cell in prediction.columns.items()
+            }
+        rows.append(cells)
+    groups = [name for name in rows[0] if name.startswith("R") and name[1:].isdigit()]
+    frame = pd.DataFrame(rows)  # the most common groups together
+    return frame.sort_values(groups, ignore_index=True) if groups else frame
 
 
 def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -282,31 +300,6 @@ def read_core(core: str) -> Chem.Mol:
     return pattern
 
 
-def _rgroup_frame(
-    divided: Mapping[str, Mapping[str, str]],
-    table: Measurements,
-    predictions: Sequence[Mapping[str, Prediction] | None],
-) -> "pd.DataFrame":
-    """Return the table of R-groups, those of the most common ones together."""
-    import pandas as pd
-
-    rows = []
-    for (text, parts), predicted in zip(divided.items(), predictions, strict=True):
-        cells: dict[str, Any] = {"smiles": text, "core": parts["Core"]}
-        cells |= {name: part for name, part in parts.items() if name != "Core"}
-        cells[f"measured {table.name}"] = table.values[text]
-        for name, prediction in (predicted or {}).items():
-            cells |= {
-                f"predicted {name if column == prediction.heading else column}": cell
-                for column, cell in prediction.columns.items()
-            }
-        rows.append(cells)
-    groups = [name for name in rows[0] if name.startswith("R") and name[1:].isdigit()]
-    return (
-        pd.DataFrame(rows).sort_values(groups, ignore_index=True) if groups else pd.DataFrame(rows)
-    )
-
-
 def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> Measurements:
     """Read the measured values of a table, brought to the parents that the first model reads."""
     if isinstance(measured, Measurements):
@@ -318,26 +311,13 @@ def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> M
     return Measurements.read(measured, columns, standardise=way)
 
 
-def _changes(
-    before: Mapping[str, Prediction] | None, after: Mapping[str, Prediction] | None
-) -> dict[str, float] | None:
-    """Return the change of each property, or None if a molecule was left out."""
-    if before is None or after is None or before.keys() != after.keys():
-        return None
-    return dict(_change_of_each(before, after))
-
-
-def _change_of_each(
-    before: Mapping[str, Prediction], after: Mapping[str, Prediction]
-) -> Iterator[tuple[str, float]]:
-    for name, was in before.items():
-        then = after[name]
-        if was.value is not None and then.value is not None:
-            yield name, then.value - was.value
-        else:
-            classes = list(was.probabilities)
-            label = classes[1] if len(classes) == 2 else str(was.label)
-            yield name, then.probabilities[label] - was.probabilities[label]
+def _change(was: Prediction, then: Prediction) -> float:
+    """Return the change of a value, or that of a probability as `TableChanges` says."""
+    if was.value is not None and then.value is not None:
+        return then.value - was.value
+    classes = list(was.probabilities)
+    label = classes[1] if len(classes) == 2 else str(was.label)
+    return then.probabilities[label] - was.probabilities[label]
 
 
 def _mean_and_sd(name: str, changes: Sequence[float]) -> dict[str, float | None]:
@@ -352,10 +332,6 @@ def _size(part: str) -> tuple[int, str]:
     with rdBase.BlockLogs():  # of hydrogen as a part
         mol = Chem.MolFromSmiles(part)
     return (0 if mol is None else mol.GetNumHeavyAtoms()), part
-
-
-def _text(cell: Any) -> str:
-    return "" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
 
 
 def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
@@ -98,20 +98,44 @@ def share_imports() -> None:
         multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
 
 
+class Reading(Protocol):
+    """Options that say how a model reads molecules, as `ModelOptions` does."""
+
+    @property
+    def as_drawn(self) -> bool:
+        """Whether molecules are read as they are drawn."""
+
+
+class ModelsReading(Reading, Protocol):
+    """Options that name models and say how they read molecules, as `ModelsOptions` does."""
+
+    @property
+    def model(self) -> list[str] | None:
+        """The names or folders of the models."""
+
+
 def load_with_warning(
     name_or_folder: str | Path,
     device: str | None = None,
     *,
-    as_drawn: bool = False,
-    molecule_features: Sequence[str] | None = None,
+    reading: Reading | None = None,
+    reads_features: bool = True,
 ) -> "Model":
-    """Load a model to a device, and say on standard error if its scores or intervals are no use."""
+    """Load a model to a device, and say on standard error if its scores or intervals are no use.
+
+    Args:
+        name_or_folder: the model.
+        device: where to compute.
+        reading: how it reads molecules.
+        reads_features: whether it gets the features of whole molecules that the options name.
+    """
     from graphxai.api import load
     from graphxai.learning.reliability import uninformative, useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device
 
-    features = tuple(molecule_features or ())
+    features = tuple(getattr(reading, "molecule_features", None) or ()) if reads_features else ()
+    as_drawn = reading is not None and reading.as_drawn
     model = load(name_or_folder, as_drawn=as_drawn, molecule_features=features)
     model = on_device(require_purpose(model), device)
     useless = useless_tasks(model.origin.metadata.get("scores"))
@@ -123,9 +147,7 @@ def load_with_warning(
     return model
 
 
-def load_several(
-    names: Sequence[str], *, as_drawn: bool = False, molecule_features: Sequence[str] | None = None
-) -> "list[Model]":
+def load_several(reading: ModelsReading, default: str = "bace") -> "list[Model]":
     """Load models of molecules as `load_with_warning` does.
 
     Features of whole molecules are given to the models of chemprop among them. Raises ValueError if
@@ -134,11 +156,10 @@ def load_several(
     from graphxai.tables.batches import require_molecules
     from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
+    names = reading.model or [default]
     readers = [name for name in names if is_chemprop_path(name)] or names[:1]
-    features = {name: molecule_features if name in readers else None for name in names}
     models = [
-        load_with_warning(name, as_drawn=as_drawn, molecule_features=features[name])
-        for name in names
+        load_with_warning(name, reading=reading, reads_features=name in readers) for name in names
     ]
     for model in models if len(models) > 1 else ():
         require_molecules(model)

@@ -14,7 +14,7 @@ from graphxai.runtime.options import as_in, option
 from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo, printable, typed_command
+from .terminal import echo, echo_left_out, print_table, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
 MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
@@ -257,8 +257,8 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
     rules = _listed(options.rule, RULES)
     rules = list(ALL_RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(options.methods, METHODS)
-    if names == "all":  # models trained here have no fitted explainers
-        names = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fitting]
+    if names == "all":  # networks trained here have no fitted explainers
+        names = [name for name, cls in REGISTRY.items() if cls.traits.explains_any_model]
     chosen = [get_explainer(name) for name in names]
     molecules = None
     if table is not None:
@@ -291,22 +291,14 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
-    from rich.console import Console  # typer brings it
-    from rich.table import Column, Table
-
     for line in report.robustness_sentences():
         echo(line)
     frame = report.table()
-    shown = list(frame.columns)[:2]
-    console = Console()
-    printed = Table(Column("method", no_wrap=True), *shown, title=f"graphs: {frame.attrs['n']}")
-    for name, row in frame[shown].iterrows():
-        printed.add_row(printable(report.labelled(str(name))), *row)
-    console.print(printed)
+    shown: list[str] = list(frame.columns)[:2]
+    columns: dict[str, Any] = {"method": {"no_wrap": True}} | {name: {} for name in shown}
+    rows = ((report.labelled(str(name)), *row) for name, row in frame[shown].iterrows())
+    print_table(columns, rows, title=f"graphs: {frame.attrs['n']}")
     for method, failed in report.failures.items():
         echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
-    for key, reason in report.rejected[:10]:
-        echo(f"left out: {key}: {reason}", err=True)
-    if len(report.rejected) > 10:
-        echo(f"left out: {len(report.rejected) - 10} more", err=True)
+    echo_left_out((f"{key}: {why}" for key, why in report.rejected), len(report.rejected), "")
     echo(f"written: {folder / 'summary.md'}")

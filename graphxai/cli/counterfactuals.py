@@ -15,13 +15,12 @@ from .arguments import (
     show_table,
 )
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out, printable
+from .terminal import echo, echo_left_out
 
 if TYPE_CHECKING:
-    from graphxai.chemistry.counterfactuals import Counterfactuals
-    from graphxai.chemistry.goal import Goal
+    from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
+    from graphxai.chemistry.desirability import PropertyGoal
     from graphxai.chemistry.measurements import Measurements
-    from graphxai.chemistry.profile_results import ProfileCounterfactuals
     from graphxai.explanation.compute.models import Model
     from graphxai.tables.rows import RowSource, TableRow
 
@@ -105,113 +104,68 @@ def counterfactuals(
     refuse_inapplicable(context, kind)
     if measured_column and measured is None and kind == "smiles":
         raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
+    from graphxai.chemistry.profile_text import profile, single_goal
     from graphxai.explanation.files import FRAMES, PAGES, PICTURES
 
     require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
-    models = load_several(
-        reading.model or ["bace"],
-        as_drawn=reading.as_drawn,
-        molecule_features=reading.molecule_features,
-    )
-    options: dict[str, Any] = {"settings": settings}
-    goal = _single_goal(models, towards)
+    models = load_several(reading)
+    goal = single_goal(models[0], towards) if len(models) == 1 else None
     if goal is None:
-        if measured_column:
-            raise typer.BadParameter("--measured-column is for a single goal.")
-        if measured is not None or kind == "table":
-            given, required = measured or source, measured is not None
-            tables = _measured_properties(models, given, smiles_column, required=required)
-            options["measured"] = tables or None
-    else:
-        about = measured, measured_column, smiles_column
-        measurements = _measurements_for(models[0], goal, source, kind, *about)
-        if doubt := _doubt(models[0], goal.task, measurements):
-            echo(f"warning: {doubt}", err=True)
-        if measurements is not None:
-            options["measured"] = measurements
+        profile(models, towards)  # raises an error that lists the properties
+    if goal is None and measured_column:
+        raise typer.BadParameter("--measured-column is for a single goal.")
+    options: dict[str, Any] = {"settings": settings}
+    table = measured or (source if kind == "table" else None)
+    if table is not None:
+        about = table, measured_column, smiles_column
+        required = measured is not None or measured_column is not None
+        if (values := _measured(models, goal, *about, required=required)) is not None:
+            options["measured"] = values
     loaded = models if goal is None else models[0]
     if kind == "smiles":
         _find_for_molecule(loaded, source, towards, n, options, out)
     else:
         from graphxai.tables.rows import RowSource
 
-        table = show_table(source, smiles_column)
-        rows = RowSource(table, None if name_column is None else table.column(name_column))
+        opened = show_table(source, smiles_column)
+        rows = RowSource(opened, None if name_column is None else opened.column(name_column))
         _find_for_table(loaded, rows, towards, n, options, out)
 
 
-def _single_goal(models: "list[Model]", towards: str) -> "Goal | None":
-    """Return the goal for a single model, or None for several models or joined goals."""
-    from graphxai.chemistry.goal import Goal
-    from graphxai.chemistry.profile_text import joins_goals, profile
-
-    if len(models) > 1:
-        profile(models, towards)  # raises an error that lists the properties
-        return None
-    try:
-        return Goal.of(towards, models[0])
-    except ValueError:
-        if not joins_goals(towards):
-            raise
-        profile(models, towards)
-        return None
-
-
-def _measurements_for(
-    model: "Model",
-    goal: "Goal",
-    source: str,
-    kind: str,
-    measured: Path | None,
+def _measured(
+    models: "list[Model]",
+    goal: "PropertyGoal | None",
+    table: str | Path,
     column: str | None,
     smiles_column: str | None,
-) -> "Measurements | None":
-    """Read measured values from the table that holds them, or from the molecules' table."""
-    columns = [column] if column else goal.columns(model)
-    if measured is not None or column:
-        return _measurements(model, measured or source, columns, smiles_column)
-    if kind == "table":
-        return _measurements_if_any(model, source, columns, smiles_column)
-    return None
+    *,
+    required: bool,
+) -> "Measurements | dict[str, Measurements] | None":
+    """Read the measured values of a table, or return None if it has none and need not.
 
-
-def _measured_properties(
-    models: "list[Model]", table: str | Path, smiles_column: str | None, *, required: bool
-) -> "dict[str, Measurements]":
-    """Read the measured values of all properties, or return {} if none is there or required."""
-    from graphxai.chemistry.measurements import measured_properties
+    They are those of a single goal, or of all properties.
+    """
+    from graphxai.chemistry.measurements import Measurements, NoNumbersError, measured_properties
+    from graphxai.explanation.compute.models import standardisation_of
     from graphxai.explanation.compute.panel import ModelPanel
 
+    model = models[0]
     try:
-        return measured_properties(ModelPanel.of(models), table, smiles_column)
-    except ValueError:
+        if goal is None:
+            return measured_properties(ModelPanel.of(models), table, smiles_column) or None
+        columns = [column] if column else goal.tasks_of(model)
+        values = Measurements.read(table, columns, smiles_column, standardisation_of(model))
+    except ValueError as error:
         if required:
             raise
-        return {}
-
-
-def _measurements(
-    model: "Model", path: str | Path, columns: list[str], smiles_column: str | None
-) -> "Measurements":
-    from graphxai.chemistry.measurements import Measurements
-    from graphxai.explanation.compute.models import standardisation_of
-
-    return Measurements.read(path, columns, smiles_column, standardisation_of(model))
-
-
-def _measurements_if_any(
-    model: "Model", path: str | Path, columns: list[str], smiles_column: str | None
-) -> "Measurements | None":
-    """Read the measured values in the table of molecules, or return None if it has none."""
-    from graphxai.chemistry.measurements import NoNumbersError
-
-    try:
-        return _measurements(model, path, columns, smiles_column)
-    except NoNumbersError as error:
-        echo(f"warning: {error}", err=True)
-    except ValueError:
-        pass  # nothing was measured
-    return None
+        if goal is not None and isinstance(error, NoNumbersError):
+            echo(f"warning: {error}", err=True)
+        return None
+    # They may hardly look like those of the task that names their column, or else of the goal's.
+    tasks = {task.name: task for task in model.config.tasks}
+    if doubt := values.doubt(tasks[values.name if values.name in tasks else goal.of.task.name]):
+        echo(f"warning: {doubt}", err=True)
+    return values
 
 
 def _find_for_molecule(
@@ -223,14 +177,12 @@ def _find_for_molecule(
     out: Path,
 ) -> None:
     from graphxai.chemistry.counterfactuals import counterfactuals as find
-    from graphxai.chemistry.profile_results import ProfileCounterfactuals
+
+    from .printing import print_changes
 
     results: Counterfactuals | ProfileCounterfactuals = find(model, smiles, towards, n, **options)
     results.save(out)
-    if isinstance(results, ProfileCounterfactuals):
-        print_profile_changes(results)
-    else:
-        print_changes(results)
+    print_changes(results)
     echo(f"{results.summary}.")
     echo(f"written: {out}")
 
@@ -271,17 +223,6 @@ def _find_for_table(
     echo(f"{done}: {out}")
 
 
-def _doubt(model: "Model", goal_task: str, measured: "Measurements | None") -> str:
-    """Return a warning if measured values hardly look like those of their task, or else "".
-
-    The task is the one that names their column, or else the goal's.
-    """
-    if measured is None:
-        return ""
-    tasks = {task.name: task for task in model.config.tasks}
-    return measured.doubt(tasks[measured.name if measured.name in tasks else goal_task])
-
-
 def _save(
     source: "RowSource",
     results: "list[tuple[TableRow, Counterfactuals | ProfileCounterfactuals]]",
@@ -316,74 +257,4 @@ def _save(
 
 def _named(row: "TableRow") -> dict[str, Any]:
     """Return the number of a row and, if the table has names, the name of its molecule."""
-    from graphxai.explanation.files import one_line
-
-    return {"row": row.number} | ({} if row.name is None else {"name": one_line(row.name)})
-
-
-def print_changes(results: "Counterfactuals") -> None:
-    """Print a table with a row for each counterfactual."""
-    from rich.console import Console  # typer brings it
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
-
-    title = f"{results.explanation.prediction.in_full}, towards {results.goal}"
-    shown = Table(
-        Column("change", overflow="fold"),
-        Column("SMILES", overflow="fold"),
-        "prediction",
-        "predicted change",
-        AT_CHANGE,
-        "similarity",
-        *(["measured"] if any(change.measured for change in results) else []),
-        title=escape(printable(title)),
-        title_justify="left",
-    )
-    for change, share in zip(results, results.at_change, strict=True):
-        predicted = f"{change.prediction}, sure" if change.sure else str(change.prediction)
-        if change.isomers:
-            values = ", ".join(str(prediction) for _, prediction in change.isomers)
-            predicted += f", worst of its isomers ({values})"
-        cells = [change.changes, change.smiles, predicted, change.change_in_full, percent(share)]
-        cells += [
-            f"{change.similarity:.2f}",
-            *([change.measured.sentence] if change.measured else []),
-        ]
-        shown.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(shown)
-
-
-def print_profile_changes(results: "ProfileCounterfactuals") -> None:
-    """Print a table with the molecule and each change, and what it does to all properties."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    from graphxai.chemistry.measurements import sentence_about
-
-    goals = [part.goal for part in results.score.parts]
-    measured = any(change.measured for change in results)
-    shown = Table(
-        Column("change", overflow="fold"),
-        Column("SMILES", overflow="fold"),
-        "desirability",
-        *(escape(printable(str(goal))) for goal in goals),
-        *(["measured"] if measured else []),
-        title=escape(printable(f"towards {results.profile}")),
-        title_justify="left",
-    )
-    rows = [("the molecule", results.smiles, results.score, "")]
-    rows += [(c.changes, c.smiles, c.score, sentence_about(c.measured)) for c in results]
-    for name, smiles, score, sentence in rows:
-        parts = [f"{part.prediction}: {part.desirability or 0:.2f}" for part in score.parts]
-        cells = [
-            name,
-            smiles,
-            f"{score.overall or 0:.2f}",
-            *parts,
-            *([sentence] if measured else []),
-        ]
-        shown.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(shown)
+    return {"row": row.number} | ({} if row.name is None else {"name": row.name})

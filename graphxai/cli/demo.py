@@ -7,8 +7,8 @@ from pathlib import Path
 from graphxai.api import compare, explain, load, predict, pretrained_models
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanations import grid
 from graphxai.explanation.files import write_pictures
-from graphxai.explanation.grid import grid
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import only_starts
 from graphxai.runtime.extras import to_install

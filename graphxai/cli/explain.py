@@ -143,12 +143,15 @@ def explain(
         folder = _folder(options.out)
     elif kind != "ray" and options.out is not None:
         _require_writable(Path(options.out), source if kind == "image" else "", methods)
+    from graphxai.explainers.registry import default_method
+
     model = load_with_warning(
         options.model or ("mnist-superpixels" if kind == "image" else "bace"),
         computing.device,
-        as_drawn=options.as_drawn,
-        molecule_features=options.molecule_features,
+        reading=options,
     )
+    if not options.method:
+        methods = [default_method(model)]
     if kind == "graphs":
         require_kind(model, source, kind)
         _explain_graphs(
@@ -164,13 +167,22 @@ def explain(
         check_level(context, model, settings.level)
         _explain_table(model, source, methods[0], folder, settings, computing.scale == "shared")
     else:
+        from graphxai.api import explain as explain_input
+        from graphxai.explainers import get_explainer
+
+        from .printing import print_explanation, print_glossary
+
         require_kind(model, source, kind)
         check_level(context, model, settings.level)
         explanations = [
-            _explain_one(model, source, kind, name, settings.target).at(settings.level)
+            explain_input(
+                model, value_of(source, kind), get_explainer(name), target=settings.target
+            ).at(settings.level)
             for name in methods
         ]
-        _print(explanations)
+        for explanation in explanations:
+            print_explanation(explanation)
+        print_glossary(explanations)
     echo(model_line(context, model))
     if kind in ("smiles", "image") and options.out is not None:
         _save(explanations, Path(options.out), drawing)
@@ -208,25 +220,6 @@ def _require_writable(out: Path, source: str, methods: list[str]) -> None:
         )
 
 
-def _explain_one(
-    model: "Model", source: str, kind: str, method: str, target: str | None
-) -> "Explanation":
-    from graphxai.api import explain as explain_input
-    from graphxai.explainers import get_explainer
-
-    value, explainer = value_of(source, kind), get_explainer(method)
-    explanation: Explanation = explain_input(model, value, explainer, target=target)
-    return explanation
-
-
-def _print(explanations: "list[Explanation]") -> None:
-    from .printing import print_explanation, print_glossary
-
-    for explanation in explanations:
-        print_explanation(explanation)
-    print_glossary(explanations)
-
-
 def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
     """Write one explanation to a file of any type, or several side by side to a picture."""
     options: dict[str, Any] = {"scale": look.limit, "palette": look.palette}
@@ -236,7 +229,7 @@ def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
         is_drawn = out.suffix.lower() in (*PICTURES, ".html")
         explanations[0].save(out, **options if is_drawn else {})
         return
-    from graphxai.explanation.grid import side_by_side
+    from graphxai.explanation.explanations import side_by_side
 
     side_by_side(explanations, **options).save(out)
 

@@ -28,7 +28,7 @@ from .arguments import (
     show_table,
 )
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import SHOWN_REASONS, echo, echo_left_out, printable
+from .terminal import SHOWN_REASONS, echo, echo_left_out, print_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,9 +119,7 @@ def fragments(
 
     require_out(options.out, source, FRAMES)
     division = _patterns(options.smarts) if options.smarts else options.scheme
-    loaded = load_with_warning(
-        options.model, as_drawn=options.as_drawn, molecule_features=options.molecule_features
-    )
+    loaded = load_with_warning(options.model, reading=options)
     share_imports()
     minimum = 1 if kind == "smiles" else options.minimum
     with exclusive_lock(options.out):
@@ -268,31 +266,20 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
     Args:
         plus: the sign of positive values, "+" or "".
     """
-    from rich.console import Console  # typer brings it
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    shown = Table(
-        Column("fragment", overflow="fold"),
-        "mean relevance [95 % interval]",
-        "per atom",
-        "molecules",
-        title=escape(printable(title)),
-        title_justify="left",
-    )
-    ends = frame if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
+    ends = [frame] if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
     shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
-    for part in [ends] if not isinstance(ends, list) else ends:
-        for row in part.itertuples():
-            name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
-            interval = (
-                f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
-            )
-            mean = f"{row.mean:{plus}z.3f}{interval}"
-            cells = mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)
-            shown.add_row(escape(printable(name)), *cells)
-        shown.add_section()
-    Console().print(shown)
+    rows: list[tuple[str, ...] | None] = []
+    for row in (row for part in ends for row in [*part.itertuples(), None]):
+        if row is None:
+            rows.append(None)
+            continue
+        name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
+        interval = f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
+        mean = f"{row.mean:{plus}z.3f}{interval}"
+        rows.append((name, mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)))
+    columns = ("mean relevance [95 % interval]", "per atom", "molecules")
+    looks: dict[str, Any] = {"fragment": {"overflow": "fold"}} | {name: {} for name in columns}
+    print_table(looks, rows, title=title, title_justify="left")
 
 
 @dataclass(frozen=True)
@@ -343,7 +330,7 @@ def changes(
     refuse_inapplicable(context, "table")
     opened = show_table(table, options.smiles_column)
     require_out(options.out, table, FRAMES)
-    models = load_several(options.model or ["bace"], as_drawn=options.as_drawn)
+    models = load_several(options)
     tasks = [task.name for each in models for task in each.config.tasks]
     columns = [options.measured_column] if options.measured_column else tasks
     way = standardisation_of(models[0])

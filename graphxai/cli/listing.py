@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from graphxai.contract.tasks import TO_START, is_to_start
 from graphxai.models import graphormer
 
-from .terminal import printable
+from .terminal import print_table
 
 SHOWN_CLASSES = 3
 SPLITS = {"random": "random split", "scaffold": "new scaffolds", "given": "official test set"}
@@ -54,22 +54,15 @@ def method_names(typed: str) -> list[str]:
 
 def print_models() -> None:
     """Print the bundled models: for each task its classes or unit, and its score on which test."""
-    from rich.console import Console  # typer brings it
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    columns = ("task", "classes or unit", "test score", "tested on")
-    table = Table(
-        Column("name", no_wrap=True),
-        *columns,
-        Column("parameters", justify="right"),
+    columns = ("name", "task", "classes or unit", "test score", "tested on", "parameters")
+    looks: dict[str, Any] = {"name": {"no_wrap": True}, "parameters": {"justify": "right"}}
+    rows = (cells for name in model_names("") for cells in _rows_of(PRETRAINED / name))
+    print_table(
+        {name: looks.get(name, {}) for name in columns},
+        rows,
         caption=BACE_ELSEWHERE,
         caption_justify="left",
     )
-    for name in model_names(""):
-        for cells in _rows_of(PRETRAINED / name):
-            table.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(table)
 
 
 def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
@@ -103,9 +96,6 @@ def _parameters(weights: Path) -> int:
 
 def print_methods() -> None:
     """Print the explanation methods with their sources and costs."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
     methods = {method.name: method for method in listed_methods()}
     settings = _settings(EXPLAINERS / "registry.py")
     best, unfitted = settings["BEST"], settings["BEST_UNFITTED"]
@@ -113,17 +103,8 @@ def print_methods() -> None:
         f"best: {best} ({methods[best].cost}), whose first nodes restore the prediction soonest"
         f" for its passes, where it is fitted; {unfitted} elsewhere"
     )
-    table = Table(
-        Column("name", no_wrap=True),
-        "method",
-        "source",
-        "cost",
-        caption=caption,
-        caption_justify="left",
-    )
-    for method in methods.values():
-        table.add_row(*method)
-    Console().print(table)
+    columns: dict[str, Any] = {"name": {"no_wrap": True}, "method": {}, "source": {}, "cost": {}}
+    print_table(columns, methods.values(), caption=caption, caption_justify="left")
 
 
 def listed_methods() -> list[ListedMethod]:

@@ -32,16 +32,6 @@ import typer
 
 from graphxai.runtime.options import SAME, CommandLineOption
 
-__all__ = [
-    "APPLIES_ALWAYS",
-    "SOURCES",
-    "AppliesTo",
-    "applies_to",
-    "refuse_inapplicable",
-    "settings_as_options",
-    "was_given",
-]
-
 # The kinds of source that commands tell apart, in the words of their messages.
 SOURCES = {
     "smiles": "a SMILES",

@@ -71,11 +71,7 @@ def report(
     require_out(options.out, table, (".html", ".htm"))
     share_imports()
     with exclusive_lock(options.out):
-        models = load_several(
-            options.model or ["bace"],
-            as_drawn=options.as_drawn,
-            molecule_features=options.molecule_features,
-        )
+        models = load_several(options)
         for each in models:
             check_level(context, each, settings.level)
         loaded = models if len(models) > 1 else models[0]
@@ -132,9 +128,7 @@ def app(options: AppOptions) -> None:
     with suppress(KeyboardInterrupt):
         names: Sequence[Any] = options.model or ["bace"]
         if options.as_drawn or options.molecule_features:
-            names = load_several(
-                names, as_drawn=options.as_drawn, molecule_features=options.molecule_features
-            )
+            names = load_several(options)
         serve(
             names,
             options.port,

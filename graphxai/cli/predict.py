@@ -91,11 +91,7 @@ def predict(
         from graphxai.explanation.files import FRAMES
 
         require_out(out, source, FRAMES)
-    models = load_several(
-        options.model or ["mnist-superpixels" if kind == "image" else "bace"],
-        as_drawn=options.as_drawn,
-        molecule_features=options.molecule_features,
-    )
+    models = load_several(options, "mnist-superpixels" if kind == "image" else "bace")
     for each in models:
         require_kind(each, source, kind)
         check_level(context, each, settings.level)

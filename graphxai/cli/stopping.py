@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 
 from .terminal import echo
 
-__all__ = ["INTERRUPTED", "STOPPED", "Termination", "heeding_signals", "leave_at_once"]
-
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 STOPPED = (INTERRUPTED, TERMINATED)  # the statuses of a command that was stopped

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -34,13 +34,43 @@ def echo(text: object, *, err: bool = False, **style: Any) -> None:
     typer.secho(printable(str(text)), err=err, **style)
 
 
-def echo_left_out(reasons: Iterable[str], count: int) -> None:
+def print_table(
+    columns: Mapping[str, Mapping[str, Any]],
+    rows: Iterable[Sequence[object] | None],
+    **options: Any,
+) -> None:
+    """Print a table, whose text may come from anywhere.
+
+    Args:
+        columns: the keywords of rich's `Column` for each heading.
+        rows: the cells of each row, or None for a line between rows.
+        options: keywords of rich's `Table`.
+    """
+    from rich.console import Console  # typer brings it
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    def text(cell: object) -> str:
+        return escape(printable(str(cell)))
+
+    if "title" in options:
+        options["title"] = text(options["title"])
+    table = Table(*(Column(text(name), **look) for name, look in columns.items()), **options)
+    for row in rows:
+        if row is None:
+            table.add_section()
+        else:
+            table.add_row(*map(text, row))
+    Console().print(table)
+
+
+def echo_left_out(reasons: Iterable[str], count: int, what: str = " rows") -> None:
     """Print the first reasons why rows were left out, and how many more there are."""
     shown = list(islice(reasons, SHOWN_REASONS))
     for reason in shown:
         echo(f"left out: {reason}", err=True)
     if count > len(shown):
-        echo(f"left out: {count - len(shown)} more rows", err=True)
+        echo(f"left out: {count - len(shown)} more{what}", err=True)
 
 
 class PrintableOutput:

@@ -18,7 +18,7 @@ from graphxai.runtime.progress import progress_bar
 
 from .arguments import naming_data_option, show_table
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
-from .terminal import echo, printable, typed_command
+from .terminal import echo, print_table, typed_command
 
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import CleanTable
@@ -281,24 +281,19 @@ def _train(
 
 def _print_hygiene(table: "CleanTable") -> None:
     """Print what the checks of the table found, one line per check."""
-    from rich.console import Console  # typer brings it
-    from rich.markup import escape
-    from rich.table import Column, Table
-
     echo(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
     for target in table.targets:
         echo(f"  {target}")
     if not table.findings:
         echo("  no problems found in the rows")
         return
-    printed = Table("check", Column("rows", justify="right"), "done", "first rows")
+    rows = []
     for finding in table.findings:
         name = f"{finding.check} ({finding.target})" if finding.target else finding.check
         first = ", ".join(str(row.row) for row in finding.rows[:SHOWN_ROWS])
         more = " ..." if len(finding.rows) > SHOWN_ROWS else ""
-        cells = (name, f"{finding.count:,}", finding.done, first + more)
-        printed.add_row(*(escape(printable(cell)) for cell in cells))
-    Console().print(printed)
+        rows.append((name, f"{finding.count:,}", finding.done, first + more))
+    print_table({"check": {}, "rows": {"justify": "right"}, "done": {}, "first rows": {}}, rows)
 
 
 def _print_scores(folder: Path, logged: set[str]) -> None:

@@ -1,10 +1,11 @@
-"""Read the files of a checkpoint folder, whatever its model: `config.json` and the weights.
+"""Read and write the files of a checkpoint folder: `config.json`, the weights and the like.
 
 Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from graphxai.runtime.reading import regular_file, small_file
+from graphxai.runtime.writing import write_whole
 
-from .intervals import Conformal, from_json
+from .intervals import Conformal, from_json, to_json
 from .tasks import TaskSet
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 CONFORMAL = "conformal.json"
+PROCESS = "graphxai-process"  # the format of a folder with a Gaussian process
 # The types of tensors that a file of weights may hold.
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INVALID = (  # what a configuration that makes no sense can raise
@@ -45,6 +48,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise CheckpointError(f"{path}: no such file; every checkpoint folder has one.")
     return read_object(path)
+
+
+def is_process(folder: Path) -> bool:
+    """Return whether a checkpoint folder holds a Gaussian process."""
+    return (folder / CONFIG).is_file() and read_config(folder).get("format") == PROCESS
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -122,6 +130,16 @@ def read_conformal(config: TaskSet, folder: Path, digest: str) -> dict[str, Conf
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; delete or replace it.") from error
     return scores if content.get("sha256") == digest else {}
+
+
+def save_conformal(scores: Mapping[str, Conformal], folder: Path, digest: str) -> Path | None:
+    """Write conformal scores by task, if there are any, with the SHA-256 of their weights."""
+    path = folder / CONFORMAL
+    if not scores:
+        path.unlink(missing_ok=True)
+        return None
+    content = {"sha256": digest, "tasks": to_json(dict(scores))}
+    return write_whole(path, json.dumps(content) + "\n")
 
 
 def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:

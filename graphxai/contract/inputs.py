@@ -45,7 +45,8 @@ class Input:
         image: the picture that the graph was made from.
         segments: the number of the node that each pixel of the picture belongs to.
         as_given: the molecule that was given, if the graph is that of its parent.
-        read: the molecule that `smiles` was read as, if it is still at hand.
+        read: the form in which the molecule was read, if it is still at hand.
+        mirrored: the mirror image of a molecule, if the model takes the mean over both.
     """
 
     graph: "Data | Graph"
@@ -55,6 +56,12 @@ class Input:
     segments: NDArray[np.integer] | None = None
     as_given: "AsGiven | None" = None
     read: "Mol | None" = None
+    mirrored: "Input | None" = None
+
+    @property
+    def passes(self) -> "tuple[Input, ...]":
+        """The inputs over which results are the mean: this one, and its mirror image if needed."""
+        return (self,) if self.mirrored is None else (self, self.mirrored)
 
     @cached_property
     def data(self) -> "Data":

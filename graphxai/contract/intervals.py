@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task, TaskSet
 
-__all__ = ["LEVEL", "SURENESS", "Conformal", "from_json", "require_level", "to_json"]
-
 FloatArray = NDArray[np.float64]
 LEVEL = 0.9
 VALUES = ""  # the key under which a regression keeps its scores

@@ -21,6 +21,7 @@ MethodName = Literal[
     "grad_cam",
     "gradient_input",
     "integrated_gradients",
+    "kernel",
     "learned",
     "lrp",
     "lrp_ah",

@@ -79,6 +79,14 @@ def require_purpose(model: Stored) -> Stored:
 class NoAttentionError(ValueError):
     """A method reads attention, but the model has no attention that it can see."""
 
+    @classmethod
+    def of(cls, name: str, why: str = "") -> "NoAttentionError":
+        """Return the error for a model of this name."""
+        return cls(
+            f"{name} has no attention between nodes that graphxai can see: methods that read"
+            f" attention cannot explain it.{why}"
+        )
+
 
 @runtime_checkable
 class ExplainableModel(Protocol):

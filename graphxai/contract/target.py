@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.tasks import Task, TaskSet
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 
 Name = str | int
 End = Name | tuple[str, Name]

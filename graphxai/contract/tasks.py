@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 
 TaskKind = Literal["binary", "multiclass", "regression"]
 

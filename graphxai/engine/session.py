@@ -79,10 +79,10 @@ def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tens
         annotated, rules, slot, request.rows, request.layout, request.name
     )
     if not tape.attention:
-        raise NoAttentionError(
-            f"{request.name} has no attention between nodes that graphxai can see: methods that"
-            " read attention cannot explain it. (Attention over more rows than the nodes and a"
-            " class token is not read, nor are weights that may be negative.)"
+        raise NoAttentionError.of(
+            request.name,
+            " (Attention over more rows than the nodes and a class token is not read, nor are"
+            " weights that may be negative.)",
         )
     return connected_to_nodes(replayed.output(), request)
 
@@ -379,7 +379,7 @@ def with_module_rules(
         call_with_leaves=None,
         key=key,
         part=part,
-        under_rules=paths_under_rules(request.module, rules),
+        under_rules=frozenset(paths_under_rules(request.module, rules)),
         beside_empty=lambda: None,  # rules may change the output
     )
     return changed, acted

@@ -4,62 +4,34 @@ from typing import TYPE_CHECKING
 
 from graphxai.runtime.lazy import lazily
 
-from .conservation import Conservation, conservation
-
 if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import than torch
-    from graphxai.learning.masked_atoms import MaskedAtoms, fit_masked_atoms
-    from graphxai.learning.refit import Refit
-    from graphxai.wrapping.removal import (
-        OPERATORS,
-        Operator,
-        Resampling,
-        operators_for,
-        outputs_of_parts,
-    )
+    from graphxai.learning.masked_atoms import MaskedAtoms as MaskedAtoms
+    from graphxai.learning.masked_atoms import fit_masked_atoms as fit_masked_atoms
+    from graphxai.learning.refit import Refit as Refit
+    from graphxai.wrapping.removal import OPERATORS as OPERATORS
+    from graphxai.wrapping.removal import Operator as Operator
+    from graphxai.wrapping.removal import Resampling as Resampling
+    from graphxai.wrapping.removal import operators_for as operators_for
+    from graphxai.wrapping.removal import outputs_of_parts as outputs_of_parts
 
-    from .benchmark import evaluate
-    from .curves import Curve, Series, node_series
-    from .ground_truth import evaluate_truth, model_score
-    from .metrics import METRICS, Metric
-    from .report import Report, merged
-    from .statistics import (
-        Comparison,
-        Comparisons,
-        Interval,
-        bootstrap,
-        compare_pairs,
-        holm,
-        kendall_tau,
-    )
+    from .benchmark import evaluate as evaluate
+    from .curves import Curve as Curve
+    from .curves import Series as Series
+    from .curves import node_series as node_series
+    from .ground_truth import evaluate_truth as evaluate_truth
+    from .ground_truth import model_score as model_score
+    from .method_values import Conservation as Conservation
+    from .method_values import conservation as conservation
+    from .metrics import METRICS as METRICS
+    from .metrics import Metric as Metric
+    from .report import Report as Report
+    from .report import merged as merged
+    from .statistics import Comparison as Comparison
+    from .statistics import Comparisons as Comparisons
+    from .statistics import Interval as Interval
+    from .statistics import bootstrap as bootstrap
+    from .statistics import compare_pairs as compare_pairs
+    from .statistics import holm as holm
+    from .statistics import kendall_tau as kendall_tau
 
-__all__ = [
-    "METRICS",
-    "OPERATORS",
-    "Comparison",
-    "Comparisons",
-    "Conservation",
-    "Curve",
-    "Interval",
-    "MaskedAtoms",
-    "Metric",
-    "Operator",
-    "Refit",
-    "Report",
-    "Resampling",
-    "Series",
-    "bootstrap",
-    "compare_pairs",
-    "conservation",
-    "evaluate",
-    "evaluate_truth",
-    "fit_masked_atoms",
-    "holm",
-    "kendall_tau",
-    "merged",
-    "model_score",
-    "node_series",
-    "operators_for",
-    "outputs_of_parts",
-]
-
-__getattr__, __dir__, _ = lazily(__name__, __file__)
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -13,13 +13,13 @@ from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.models import Model, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
-from graphxai.runtime.keywords import with_keywords
+from graphxai.runtime.options import with_keywords
 from graphxai.wrapping.removal import OPERATORS, Operator, Resampling, operators_for
 
 from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, ROAR, choose_metrics
-from .removal_scores import measure_robustness
 from .report import Report
+from .robustness import measure_robustness
 from .runs import EvaluationOptions, Graphs, Refits, Run
 from .store import Key
 from .targets import (

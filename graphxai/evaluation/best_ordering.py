@@ -1,10 +1,19 @@
-"""Search for the best ordering of the nodes, to see how good an ordering could be.
+"""Search for the best ordering of the nodes, and for the smallest set that changes a class.
 
-This is no explanation method, because it optimises the curve that methods are measured by. The
-search is local and not exhaustive, so the best possible area may be even better than its result.
+The best ordering shows how good an ordering could be. This is no explanation method, because it
+optimises the curve that methods are measured by. The search is local and not exhaustive, so the
+best possible area may be even better than its result.
+
+The smallest set of members (nodes or edges) must go to change a class. The first set is a prefix of
+one of two orders, without the members that it does not need. Then sets of 2, 3, ... members are
+tried. All sets of a size are tried while they are few enough. After that, sets grow from the best
+sets with one member less. Source: Martens 2014 (SEDC, on documents); Lucic 2022 (CF-GNNExplainer,
+which removes edges).
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Generator, Sequence
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -88,12 +97,12 @@ def _improved(value: Value, order: Tensor) -> Curve:
     """
     n = len(order)
     order = order.clone()
-    values = value(_prefixes(order))  # (N + 1,)
+    values = value(_prefixes(order, 0, n))  # (N + 1,)
     for sweep in range(2 * SWEEPS):
         places = torch.arange(1 + sweep % 2, n, 2)  # odd and even lengths of the prefix in turn
         if not len(places):
             continue
-        swapped = _prefixes(order)[places]
+        swapped = _prefixes(order, 0, n)[places]
         rows = torch.arange(len(places))
         swapped[rows, order[places - 1]] = False
         swapped[rows, order[places]] = True
@@ -107,7 +116,87 @@ def _improved(value: Value, order: Tensor) -> Curve:
     return Curve(torch.linspace(0, 1, n + 1), values)
 
 
-def _prefixes(order: Tensor) -> Tensor:
-    """Return the first k nodes of an ordering for k = 0..N, as choices (N + 1, N)."""
-    rank = order.argsort()
-    return rank[None, :] < torch.arange(len(order) + 1)[:, None]
+BEAM = 8  # how many sets of a size grow by one member
+DEEPEST = 12  # how large sets grow while no set changes the class
+ROUNDING = 1e-5  # a batch of another size may change a margin by less than this
+
+SetSearch = Generator[Tensor, Tensor, tuple[Tensor | None, bool]]
+
+
+def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
+    """Yield sets to remove as rows (K, n) of members, and receive their margins (K,).
+
+    A margin is the logit of the original class minus the logit of the best other class. It is below
+    0 if the class changed.
+
+    Args:
+        relevance: the relevance of each member (n,). Members that speak for the class are tried
+            first.
+        largest: how many members a set may have.
+        most: all sets of a size are tried if there are at most this many.
+
+    Returns:
+        The smallest set (n,), or None if no set changes the class, and whether all smaller sets
+        were tried. Without a set, it is whether all sets were tried.
+    """
+    n = len(relevance)
+    if not largest:
+        return None, True
+    singles = torch.eye(n, dtype=torch.bool)
+    margins = yield singles
+    if (best := _changing(singles, margins)) is not None or largest == 1:
+        return best, True
+    effects = margins.argsort(stable=True)
+    order = relevance.argsort(descending=True, stable=True)
+    prefixes = torch.cat([_prefixes(ranking, 2, largest) for ranking in (order, effects)])
+    margins = yield prefixes
+    if bool((margins < -ROUNDING).any()):
+        changing = prefixes[margins < -ROUNDING]
+        best = yield from _pruned(changing[changing.sum(1).argmin()])
+    size, tried, beam = 2, 1, singles[effects[:BEAM]]  # up to size `tried`, all sets were tried
+    while size < (min(largest, DEEPEST) + 1 if best is None else int(best.sum())):
+        every = tried == size - 1 and math.comb(n, size) <= most
+        sets = _all_sets(n, size) if every else _grown(beam)
+        margins = yield sets
+        if (changing_set := _changing(sets, margins)) is not None:
+            best = changing_set if tried == size - 1 else (yield from _pruned(changing_set))
+            break
+        tried += every
+        beam = sets[margins.argsort(stable=True)[:BEAM]]
+        size += 1
+    return best, tried >= (largest if best is None else int(best.sum()) - 1)
+
+
+def _changing(sets: Tensor, margins: Tensor) -> Tensor | None:
+    """Return the set (n,) that changes the class most, or None if no set changes it."""
+    k = int(margins.argmin())
+    return sets[k] if margins[k] < -ROUNDING else None
+
+
+def _pruned(needed: Tensor) -> Generator[Tensor, Tensor, Tensor]:
+    """Drop the members that a set does not need, one by one."""
+    while True:
+        members = needed.nonzero()[:, 0]
+        smaller = needed.repeat(len(members), 1)
+        smaller[torch.arange(len(members)), members] = False
+        margins = yield smaller
+        if (changing := _changing(smaller, margins)) is None:
+            return needed
+        needed = changing
+
+
+def _prefixes(order: Tensor, first: int, last: int) -> Tensor:
+    """Return the sets (K, n) of the first k members of an order, for k from `first` to `last`."""
+    return order.argsort()[None, :] < torch.arange(first, last + 1)[:, None]
+
+
+def _all_sets(n: int, size: int) -> Tensor:
+    """Return all sets (K, n) of this size."""
+    members = torch.tensor(list(combinations(range(n), size)))
+    return torch.zeros(len(members), n, dtype=torch.bool).scatter_(1, members, True)
+
+
+def _grown(beam: Tensor) -> Tensor:
+    """Return all sets (K, n) that add one member to a set of the beam."""
+    made = beam[:, None, :] | torch.eye(beam.shape[1], dtype=torch.bool)
+    return torch.unique(made[~beam], dim=0)

@@ -1,6 +1,5 @@
 """Find the smallest set of nodes or edges that has to go for the predicted class to change."""
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,14 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.batching import MAX_GRAPHS
-from graphxai.contract.inputs import Input, as_list, prepare_each, row_index
+from graphxai.contract.inputs import Input, as_list, row_index
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared
-from graphxai.explanation.compute.lists import OnError
+from graphxai.explanation.compute.lists import OnError, map_inputs
 from graphxai.explanation.compute.models import Model, conformal_of, loaded, mark_explained_for
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
@@ -29,15 +28,14 @@ from graphxai.explanation.labelled import Drawings
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default
-from graphxai.runtime.interrupts import Interrupted
-from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.interrupts import results_kept
 from graphxai.wrapping.chosen import chosen_nodes, named_nodes
 from graphxai.wrapping.removal import Operator, outputs_of_many, outputs_without_edges
 from graphxai.wrapping.subgraphs import undirected_edges
 from graphxai.wrapping.wrapped import WrappedModel
 
+from .best_ordering import smallest_set
 from .curves import class_logits
-from .smallest_set import smallest_set
 
 MemberKind: TypeAlias = Literal["nodes", "edges"]
 Member: TypeAlias = int | tuple[int, int]
@@ -190,81 +188,43 @@ def counterfactual_set(
             f"task {explained_task.name!r} is a regression and has no class to change:"
             " name another task with task=."
         )
+    values, several = as_list(mark_explained_for(model, inputs, node, pair))
+    search = partial(
+        _sets, task=explained_task, method=method, of=of, operator=operator, exhaustive=exhaustive
+    )
+    strict = on_error == "raise" or not several
+
+    def collect(results: list[CounterfactualSet | None]) -> Drawings:
+        return Drawings(results, labels=row_index(inputs))
+
+    with results_kept(collect):
+        results = map_inputs(model, values, search, "searching", strict=strict, progress=progress)
+    return collect(results) if several else results[0]
+
+
+def _sets(
+    model: Model,
+    encoded: Sequence[tuple[int, Input]],
+    /,
+    *,
+    task: Task,
+    method: Method,
+    of: MemberKind,
+    operator: Operator,
+    exhaustive: int,
+) -> Iterator[tuple[int, CounterfactualSet]]:
+    """Yield the set of each graph, searched together with those that share its forward passes."""
     outputs_without: OutputsWithout = partial(outputs_of_many, model, operator=operator)
     if of == "edges":
         outputs_without = partial(outputs_without_edges, model)
-    values, several = as_list(mark_explained_for(model, inputs, node, pair))
-    strict = on_error == "raise" or not several
-    prepared = _prepared(model, values, strict)
-    results: list[CounterfactualSet | None] = [None] * len(values)
-
-    def search(part: Sequence[tuple[int, Input]]) -> Iterator[tuple[int, CounterfactualSet]]:
-        explained = _explained(model, explained_task, part, method)
-        searches = {
-            k: _search(model, explained_task, explained[k], item, of, exhaustive)
-            for k, item in part
-        }
-        return _together(searches, {k: item.data for k, item in part}, outputs_without)
-
-    done = 0
-    try:
-        with progress_bar("searching", len(values), show=progress) as advance, evaluating(model):
-            for start in range(0, len(prepared), MAX_GRAPHS):
-                part = prepared[start : start + MAX_GRAPHS]
-                for k, result in search(part) if strict else _each_or_warning(search, part):
-                    results[k] = result
-                    done += 1
-                    advance(1)
-    except KeyboardInterrupt:
-        if not several:
-            raise
-        kept = Drawings(results, labels=row_index(inputs))
-        raise Interrupted(f"after {done} of {len(values)} inputs", kept) from None
-    return Drawings(results, labels=row_index(inputs)) if several else results[0]
-
-
-def _each_or_warning(
-    search: Callable[[Sequence[tuple[int, Input]]], Iterator[tuple[int, CounterfactualSet]]],
-    part: Sequence[tuple[int, Input]],
-) -> Iterator[tuple[int, CounterfactualSet]]:
-    """Search graphs together, or one at a time after a failure, and warn of each that fails.
-
-    Raises the first error if the model fails on all of them.
-    """
-    finished: set[int] = set()
-    try:
-        for k, result in search(part):
-            finished.add(k)
-            yield k, result
-        return
-    except Exception as error:
-        if len(part) == 1:
-            raise
-        first = error
-    failed: list[tuple[int, Exception]] = []
-    for item in part:
-        if item[0] in finished:
-            continue
-        try:
-            yield from list(search([item]))
-        except Exception as reason:
-            failed.append((item[0], reason))
-    if len(failed) == len(part):
-        raise first
-    for k, why in failed:
-        warnings.warn(f"input {k} was left out: {type(why).__name__}: {why}", stacklevel=4)
-
-
-def _prepared(model: Model, values: Sequence[Any], strict: bool) -> list[tuple[int, Input]]:
-    """Encode the inputs, and return them with their index. Warn of each that cannot be used."""
-    refused = () if strict else (ValueError, OSError)
-    prepared = []
-    for k, item in enumerate(prepare_each(model, values, refused)):
-        if isinstance(item, Exception):
-            warnings.warn(f"input {k} was left out: {item}", stacklevel=4)
-        else:
-            prepared.append((k, item))
-    return prepared
+    with evaluating(model):
+        for start in range(0, len(encoded), MAX_GRAPHS):
+            part = encoded[start : start + MAX_GRAPHS]
+            explained = _explained(model, task, part, method)
+            searches = {
+                k: _search(model, task, explained[k], item, of, exhaustive) for k, item in part
+            }
+            yield from _together(searches, {k: item.data for k, item in part}, outputs_without)
 
 
 def _explained(

@@ -70,14 +70,22 @@ def evaluate_truth(
     rows: list[tuple[int, str, str, str, float, str]] = []
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance:
         for explainer in explainers:
-            scores_of = {graph: _undefined_scores(arrays[graph]) for graph in notes}
+            scores_of = {k: dict.fromkeys(metrics_for(arrays[k]), np.nan) for k in notes}
             computed = explanations_or_errors(model, prepared, explainer, target=target)
             for graph, explanation in computed:
                 if isinstance(explanation, Exception):
-                    raise _not_finite_error(explainer, graph) from explanation
+                    raise ValueError(
+                        f"graph {graph}, method {explainer.name!r}: relevance contains values that"
+                        " are not finite."
+                    ) from explanation
                 scores_of[graph] = _scores(explanation, arrays[graph], graph)
                 if bonds is not None:
-                    scores_of[graph] |= _bond_metrics(explanation, *bonds[graph])
+                    ends, is_true = bonds[graph]
+                    of_bonds = bond_scores(explanation.relevance, ends)
+                    scores_of[graph] |= {
+                        name: score(of_bonds, np.asarray(is_true))
+                        for name, score in BOND_METRICS.items()
+                    }
                 advance(1)
             for graph, scores in sorted(scores_of.items()):
                 for name, value in scores.items():
@@ -248,12 +256,6 @@ def _prepare(
     return prepared, notes
 
 
-def _bond_metrics(explanation: Explanation, ends: ArrayLike, truth: ArrayLike) -> dict[str, float]:
-    """Score bonds with ends (M, 2), given which of them are true (M,)."""
-    scores = bond_scores(explanation.relevance, ends)
-    return {name: score(scores, np.asarray(truth)) for name, score in BOND_METRICS.items()}
-
-
 def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
     if truth.ndim == 1:
         expected: tuple[int, ...] = (item.num_nodes,)
@@ -263,17 +265,6 @@ def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
         expected = item.segments.shape
     if truth.shape != expected:
         raise ValueError(f"graph {graph}: truth has shape {truth.shape}, expected {expected}.")
-
-
-def _undefined_scores(truth: NDArray[Any]) -> dict[str, float]:
-    return dict.fromkeys(metrics_for(truth), np.nan)
-
-
-def _not_finite_error(explainer: Explainer, graph: int) -> ValueError:
-    """Make the error for a graph with relevance that is not finite, and name graph and method."""
-    return ValueError(
-        f"graph {graph}, method {explainer.name!r}: relevance contains values that are not finite."
-    )
 
 
 def _scores(explanation: Explanation, truth: NDArray[Any], graph: int) -> dict[str, float]:

@@ -16,6 +16,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.writing import write_whole
 
 from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth
+from .output import markdown_table
 from .statistics import bootstrap, compare_pairs
 
 ROWS, SCORES = "rows.csv", "scores.json"
@@ -100,7 +101,7 @@ def not_above_random(values: pd.DataFrame) -> set[str]:
 def detail(rows: pd.DataFrame) -> str:
     """Return a Markdown table of means with 95 % intervals, with a row per method."""
     names = list(rows.metric.unique())
-    lines = [f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    lines = []
     for method in rows.method.unique():
         cells = []
         for name in names:
@@ -109,8 +110,8 @@ def detail(rows: pd.DataFrame) -> str:
             lost = len(every) - len(values)
             shown = str(bootstrap(values.to_numpy())) if len(values) else "not defined"
             cells.append(shown + (f" ({lost} not defined)" if lost and len(values) else ""))
-        lines.append(f"| `{method}` | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append([f"`{method}`", *cells])
+    return "\n".join(markdown_table(["method", *names], lines))
 
 
 def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
@@ -130,24 +131,19 @@ def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
     if not columns:
         return ""
     table = pd.DataFrame(columns).fillna("")
-    lines = [f"| method | {' | '.join(table.columns)} |", "|---" * (len(table.columns) + 1) + "|"]
-    lines += [f"| `{m}` | {' | '.join(map(str, row))} |" for m, row in table.iterrows()]
-    return "\n".join(lines) + "\n"
+    lines = [[f"`{m}`", *map(str, row)] for m, row in table.iterrows()]
+    return "\n".join(markdown_table(["method", *table.columns], lines))
 
 
 def describe(scores: dict[str, dict[str, Any]]) -> str:
     """Return a Markdown table of tasks, with the model's score and the share of true nodes."""
-    lines = [
-        "| task | question | training graphs | model on n test graphs | explained | true nodes |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ("task", "question", "training graphs", "model on n test graphs", "explained")
+    lines = []
     for name, s in scores.items():
         share = "signed shares" if s["share true"] is None else f"{s['share true']:.0%}"
-        lines.append(
-            f"| {name} | {s['question']} | {s['train']:,} | {s['model'][0]} {s['model'][1]:.3f}"
-            f" (n = {s['test']:,}) | {s['explained']} | {share} |"
-        )
-    return "\n".join(lines) + "\n"
+        score = f"{s['model'][0]} {s['model'][1]:.3f} (n = {s['test']:,})"
+        lines.append((name, s["question"], f"{s['train']:,}", score, str(s["explained"]), share))
+    return "\n".join(markdown_table((*head, "true nodes"), lines))
 
 
 def tables(out: Path, names: Sequence[str]) -> str:

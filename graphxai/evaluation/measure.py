@@ -1,31 +1,44 @@
-"""Measure all values for all methods on a chunk of graphs, in shared forward passes."""
+"""Measure all values for all methods on a chunk of graphs, in shared forward passes.
 
-from collections.abc import Iterator, Mapping, Sequence
+Two checks change the model instead of the graph, to see that an explanation depends on what it
+should:
+
+* `max_sensitivity`: small noise on the node embeddings should change the scores only a little
+  (Yeh 2019).
+* `model_randomisation`: a model with shuffled weights should get a different explanation
+  (Adebayo 2018). Weights are shuffled in stages, from the output to the input.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
+from graphxai.wrapping.eval_replica import copied
 from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series
-from .method_values import GRID
 from .metrics import Metric
-from .sanity_checks import DRAWS, NoisyModel, relative_change, shuffled_stages
-from .store import Key, Unit
+from .statistics import relative_change
+from .store import GRID, Key, Unit
 from .truth_metrics import rank_correlation
 
 COALITIONS = 64  # drawn for each graph
 NO_REMOVAL = "none"  # the operator of values that do not depend on removal
 Item = tuple[Key, Input]
+FloatArray = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -79,9 +92,16 @@ def measure(
         }
         again = [item for item in left if item[0] in usable]
         if plan.has("max_sensitivity"):
-            stability[explainer.name] = _sensitivity(model, plan, again, explainer, target, usable)
+            noisy = noisy_models(model, plan.seed)
+            changes = _compared(noisy, relative_change, again, explainer, target, usable)
+            # the largest change, which is undefined if any is
+            largest = {key: float(np.max(list(of.values()))) for key, of in changes.items()}
+            stability[explainer.name] = largest
         if plan.has("model_randomisation"):
-            stages[explainer.name] = _randomised(model, plan, again, explainer, target, usable)
+            shuffled = shuffled_stages(model, plan.seed)
+            stages[explainer.name] = _compared(
+                shuffled, _size_of_correlation, again, explainer, target, usable
+            )
     by_graph = {
         key: {name: by_key[key] for name, by_key in explanations.items() if key in by_key}
         for key, _ in chunk
@@ -227,43 +247,25 @@ def _curves(series: Series) -> dict[str, list[float]]:
     }
 
 
-def _sensitivity(
-    model: Model,
-    plan: MeasurementPlan,
-    items: Sequence[Item],
-    explainer: Explainer,
-    target: Target,
-    before: Mapping[Key, Explanation],
-) -> dict[Key, float]:
-    """Return the largest relative change of each graph's scores over several draws of noise."""
-    largest: dict[Key, float] = {}
-    for draw in range(DRAWS if items else 0):
-        noisy = NoisyModel(model, plan.seed * DRAWS + draw)
-        for key, after in explained_or_reason(noisy, items, explainer, target).items():
-            change = float("nan")  # without an explanation of the noisy model
-            if isinstance(after, Explanation):
-                change = relative_change(before[key].relevance, after.relevance)
-            largest[key] = float(np.maximum(largest.get(key, change), change))
-    return largest
-
-
-def _randomised(
-    model: Model,
-    plan: MeasurementPlan,
+def _compared(
+    changed: Iterable[tuple[str, Any]],
+    compare: Callable[[FloatArray, FloatArray], float],
     items: Sequence[Item],
     explainer: Explainer,
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, dict[str, float]]:
-    """Return |rank correlation| of each graph's scores before and after each shuffling stage."""
-    stages: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
-    for block, shuffled in shuffled_stages(model, plan.seed) if items else ():
-        for key, after in explained_or_reason(shuffled, items, explainer, target).items():
-            rho = float("nan")  # without an explanation of the shuffled model
+    """Compare each graph's scores with those for changed models, by the names of these.
+
+    The value is NaN where there is no explanation of the changed model.
+    """
+    values: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
+    for name, model in changed if items else ():
+        for key, after in explained_or_reason(model, items, explainer, target).items():
+            values[key][name] = float("nan")
             if isinstance(after, Explanation):
-                rho = rank_correlation(before[key].relevance, after.relevance)
-            stages[key][block] = abs(rho)
-    return stages
+                values[key][name] = compare(before[key].relevance, after.relevance)
+    return values
 
 
 def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
@@ -278,3 +280,87 @@ def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, flo
     others = unit.values.get(NO_REMOVAL, {})
     values = unit.values | {NO_REMOVAL: others | added}
     return replace(unit, values=values, stages=dict(stages or {}))
+
+
+NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings
+DRAWS = 4  # how often noise is drawn
+
+
+class NoisyModel:
+    """A model with seeded Gaussian noise on its node embeddings, and otherwise unchanged.
+
+    The noise for a graph depends only on the seed and on its number of nodes, so it is the same for
+    every method and in every batch.
+    """
+
+    def __init__(self, model: Any, seed: int, noise: float = NOISE) -> None:
+        self._model = model
+        self._seed = seed
+        self._noise = noise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a copy looks these up before it has a model
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def __call__(self, batch: GraphBatch) -> Tensor:
+        """Return the outputs (B, num_outputs) with noise on the nodes."""
+        return self.encode(self.embed(batch), batch)
+
+    def embed(self, batch: GraphBatch) -> Tensor:
+        """Return the tokens (B, T, D) of the model, with noise on the nodes."""
+        tokens: Tensor = self._model.embed(batch)
+        noisy = tokens.clone()
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            nodes = tokens[b, 1 : n + 1]
+            generator = torch.Generator().manual_seed(self._seed * 100_003 + n)
+            draw = torch.randn(nodes.shape, generator=generator).to(nodes)
+            size = nodes.detach().square().mean().sqrt()
+            noisy[b, 1 : n + 1] = nodes + self._noise * size * draw
+        return noisy
+
+    def encode(self, tokens: Tensor, batch: GraphBatch, *args: Any, **options: Any) -> Tensor:
+        """Return the outputs of the model."""
+        outputs: Tensor = self._model.encode(tokens, batch, *args, **options)
+        return outputs
+
+    def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
+        """Return None, because with noise an embedding is no longer the sum of its features."""
+        return None
+
+
+def noisy_models(model: Any, seed: int) -> Iterator[tuple[str, NoisyModel]]:
+    """Yield a model with several draws of noise, and the number of each as its name."""
+    for draw in range(DRAWS):
+        yield str(draw), NoisyModel(model, seed * DRAWS + draw)
+
+
+def _size_of_correlation(before: FloatArray, after: FloatArray) -> float:
+    return abs(rank_correlation(before, after))
+
+
+def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:
+    """Shuffle more and more weights in a copy of the model, from the output to the input.
+
+    Yields the name of the block that was shuffled last, and the model. The entries of each
+    parameter are permuted, so their distribution stays the same. All stages yield the same copy,
+    and the original model does not change.
+    """
+    shuffled = copied(model)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameters in reversed(_blocks(getattr(shuffled, "module", shuffled)).items()):
+        with torch.no_grad():
+            for parameter in parameters:
+                order = torch.randperm(parameter.numel(), generator=generator)
+                parameter.copy_(parameter.flatten()[order.to(parameter.device)].view_as(parameter))
+        yield name, shuffled
+
+
+def _blocks(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters by block in the model's order: `layers.0`, `layers.1`, ..., `head`."""
+    blocks: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        first, *rest = name.split(".")
+        block = f"{first}.{rest[0]}" if rest and rest[0].isdigit() else first
+        blocks.setdefault(block, []).append(parameter)
+    return blocks

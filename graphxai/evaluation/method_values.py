@@ -1,5 +1,9 @@
-"""The values of several methods on the same graphs, with tables, intervals and tests."""
+"""The values of several methods on the same graphs, with tables, intervals and tests.
 
+One of them compares the sum of relevance with the output over a data set (Ali 2022, Fig. 3).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -9,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .conservation import Conservation
+from graphxai.api import explain
+from graphxai.explainers.registry import Method, each_of, get_explainer, told_apart
+from graphxai.explanation.compute.models import Model
+
 from .metrics import METRICS
 from .robustness import Robustness
 from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
@@ -19,7 +26,55 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
-GRID = np.linspace(0, 1, 21)  # the fractions of nodes at which curves are averaged
+
+
+@dataclass(frozen=True, eq=False)
+class Conservation:
+    """The summed relevance and the output of n graphs for one method.
+
+    Args:
+        method: the name of the method.
+        outputs: the explained outputs f_c (n,).
+        tokens: the summed relevance of nodes and graph token (n,).
+        biases: the share of additive parameters (n,). If the method separates it, the share of the
+            structural bias is included.
+    """
+
+    method: str
+    outputs: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    biases: NDArray[np.float64]
+
+    @property
+    def slope(self) -> float:
+        """The least-squares slope of summed relevance on output. It is 1 if they agree."""
+        centred = self.outputs - self.outputs.mean()
+        spread = float((centred**2).sum())
+        return float((centred * self.tokens).sum()) / spread if spread else float("nan")
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's correlation of summed relevance and output, NaN if either is constant."""
+        if len(self.outputs) < 2 or not self.outputs.std() or not self.tokens.std():
+            return float("nan")
+        return float(np.corrcoef(self.outputs, self.tokens)[0, 1])
+
+    @property
+    def gap(self) -> float:
+        """The mean absolute difference between output and summed relevance."""
+        return float(np.abs(self.outputs - self.tokens).mean())
+
+    @property
+    def unexplained(self) -> float:
+        """The mean absolute difference between output and summed relevance with biases."""
+        return float(np.abs(self.outputs - self.tokens - self.biases).mean())
+
+    @classmethod
+    def of(cls, method: str, ledgers: Sequence[Mapping[str, float]]) -> "Conservation":
+        """Compare the figures of the graphs' ledgers, see `Ledger.to_dict`."""
+        names = ("output", "nodes", "graph_token", "total")
+        output, nodes, token, total = (np.array([of[name] for of in ledgers]) for name in names)
+        return cls(method, output, tokens=nodes + token, biases=total - nodes - token)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,24 +303,11 @@ class MethodValues:
 
     def conservation(self) -> dict[str, Conservation]:
         """Compare sums of relevance with outputs, for methods that divide the output."""
-        conserved = {}
-        for method in self.methods:
-            ledgers = [u.ledger for u in self.units if u.method == method and u.ledger]
-            if ledgers:
-                conserved[method] = Conservation(
-                    method,
-                    outputs=np.array([ledger["output"] for ledger in ledgers]),
-                    tokens=np.array(
-                        [ledger["nodes"] + ledger["graph_token"] for ledger in ledgers]
-                    ),
-                    biases=np.array(
-                        [
-                            ledger["total"] - ledger["nodes"] - ledger["graph_token"]
-                            for ledger in ledgers
-                        ]
-                    ),
-                )
-        return conserved
+        ledgers = {
+            method: [u.ledger for u in self.units if u.method == method and u.ledger]
+            for method in self.methods
+        }
+        return {method: Conservation.of(method, of) for method, of in ledgers.items() if of}
 
     def curves(
         self, kind: str = "activation", operator: str | None = None
@@ -281,11 +323,8 @@ class MethodValues:
             if by_graph:
                 values = np.array([np.mean(several, axis=0) for several in by_graph.values()])
                 bands = [bootstrap(column, draws=1000) for column in values.T]
-                curves[method] = (
-                    np.array([band.mean for band in bands]),
-                    np.array([band.low for band in bands]),
-                    np.array([band.high for band in bands]),
-                )
+                ends = np.array([(band.mean, band.low, band.high) for band in bands]).T
+                curves[method] = (ends[0], ends[1], ends[2])
         if not curves:
             raise ValueError(f"there is no {kind} curve for operator {operator!r}.")
         return curves
@@ -297,3 +336,28 @@ class MethodValues:
             for block, value in unit.stages.items():
                 stages.setdefault(unit.method, {}).setdefault(block, []).append(value)
         return {m: {b: bootstrap(v) for b, v in of.items()} for m, of in stages.items()}
+
+
+def conservation(
+    model: Model,
+    inputs: Iterable[Any],
+    methods: Sequence[Method] = ("gradient_input", "lrp_ah_ln", "lrp"),
+    *,
+    target: Any = None,
+) -> dict[str, Conservation]:
+    """Compare summed relevance with outputs for each method.
+
+    Inputs and target are as for `explain`. Inputs that cannot be used are skipped with a warning.
+
+    Raises:
+        ValueError: no input remains.
+    """
+    measured = {}
+    values = list(inputs)
+    for method in told_apart(map(get_explainer, each_of(methods))):
+        explained = [e for e in explain(model, values, method, target=target) if e is not None]
+        if not explained:
+            raise ValueError("there is no graph to measure.")
+        name = explained[0].method
+        measured[name] = Conservation.of(name, [e.ledger.to_dict() for e in explained])
+    return measured

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 
 from .curves import Curve, Series
 
@@ -33,7 +33,7 @@ class Metric:
         source: the paper that defines it.
         summary: what it measures, in one line.
         measure: computes it from a graph's `Series`. It is None if the metric needs more than that,
-            see `sanity_checks`.
+            see `measure`.
         classes_only: whether it needs probabilities, so that it does not apply to a regression.
         removal: whether it depends on how nodes are removed.
         coalitions: whether it needs the outputs for random coalitions of nodes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from graphxai.explanation.files import write_csv
 from graphxai.runtime.writing import atomic_write, write_whole
 
-from .figures import draw
 from .method_values import MethodValues
 from .metrics import DEFAULT_METRICS, METRICS
 from .robustness import SHARES
@@ -105,18 +105,26 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
     return "\n".join(lines)
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, with an empty line after it."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    return [line(head).replace("|  |", "| |"), "|---" * len(head) + "|", *map(line, rows), ""]
+
+
 def _robustness(report: MethodValues) -> list[str]:
     """Write how the model itself fares with nodes removed at random."""
     if not report.robustness:
         return []
-    lines = ["The model itself, with shares of the nodes removed at random:", ""]
-    lines += [f"| removed by | | {' | '.join(f'{100 * share:.0f} %' for share in SHARES)} |"]
-    lines += ["|---" * (len(SHARES) + 2) + "|"]
-    lines += [
-        f"| `{operator}` | {of.measure} | {' | '.join(f'{value:.3f}' for value in of.values)} |"
+    rows = [
+        [f"`{operator}`", of.measure, *(f"{value:.3f}" for value in of.values)]
         for operator, of in report.robustness.items()
     ]
-    return [*lines, "", *(line + "\n" for line in report.robustness_sentences())]
+    lines = ["The model itself, with shares of the nodes removed at random:", ""]
+    lines += markdown_table(["removed by", "", *(f"{100 * share:.0f} %" for share in SHARES)], rows)
+    return [*lines, *(line + "\n" for line in report.robustness_sentences())]
 
 
 def _table(report: MethodValues, operator: str) -> list[str]:
@@ -124,10 +132,10 @@ def _table(report: MethodValues, operator: str) -> list[str]:
     lines = []
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
-        arrows = [f"{m} {_arrow(m)}".strip() for m in some.columns]
-        lines += [f"| method | {' | '.join(arrows)} |", "|---" * (len(arrows) + 1) + "|"]
-        lines += [f"| {_name(report, name)} | {' | '.join(row)} |" for name, row in some.iterrows()]
-        lines += [""]
+        rows = [[_name(report, name), *row] for name, row in some.iterrows()]
+        lines += markdown_table(
+            ["method", *(f"{m} {_arrow(m)}".strip() for m in some.columns)], rows
+        )
     return lines
 
 
@@ -136,20 +144,24 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
     if len(report.methods) < 2:
         return []
     best = report.ranking(metric, operator)[0]
-    lines = [
+    rows = [
+        (
+            _name(report, c.second),
+            str(c.difference),
+            f"{c.p_adjusted:.2g}",
+            f"{c.effect:+.2f}",
+            "" if c.significant else "not significant",
+        )
+        for c in report.against_the_best(metric, operator)
+    ]
+    return [
         f"{_name(report, best)} has the best mean {metric}. Tests against it (Wilcoxon; Holm's"
         " correction counts all pairs of methods, because the same graphs picked the best):",
         "",
-        "| method | difference [95 % interval] | p (Holm) | effect d_z | |",
-        "|---|---|---|---|---|",
+        *markdown_table(
+            ("method", "difference [95 % interval]", "p (Holm)", "effect d_z", ""), rows
+        ),
     ]
-    for c in report.against_the_best(metric, operator):
-        verdict = "" if c.significant else "not significant"
-        lines.append(
-            f"| {_name(report, c.second)} | {c.difference} | {c.p_adjusted:.2g} | {c.effect:+.2f}"
-            f" | {verdict} |"
-        )
-    return [*lines, ""]
 
 
 def _times(report: MethodValues) -> list[str]:
@@ -158,8 +170,8 @@ def _times(report: MethodValues) -> list[str]:
     if not times:
         return []
     lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
-    lines += ["| method | ms |", "|---|---|"]
-    return [*lines, *(f"| {_name(report, n)} | {1000 * t:.2f} |" for n, t in times.items()), ""]
+    rows = [(_name(report, name), f"{1000 * time:.2f}") for name, time in times.items()]
+    return lines + markdown_table(("method", "ms"), rows)
 
 
 def _operators(report: MethodValues) -> list[str]:
@@ -170,13 +182,8 @@ def _operators(report: MethodValues) -> list[str]:
     for metric in LEADING:
         if metric in report.metrics(report.operators[0]):
             frame = report.agreement(metric)
-            lines += [f"| {metric} | {' | '.join(frame.columns)} |"]
-            lines += ["|---" * (len(frame.columns) + 1) + "|"]
-            lines += [
-                f"| {name} | {' | '.join(f'{v:.2f}' for v in row)} |"
-                for name, row in frame.iterrows()
-            ]
-            lines += [""]
+            rows = [[str(name), *(f"{v:.2f}" for v in row)] for name, row in frame.iterrows()]
+            lines += markdown_table([metric, *frame.columns], rows)
     return lines
 
 
@@ -187,13 +194,10 @@ def _seeds(report: MethodValues) -> list[str]:
     for metric in LEADING:
         if metric in report.metrics():
             frame = report.seeds(metric)
-            lines += [f"| {metric} | {' | '.join(_cell(str(c)) for c in frame.columns)} |"]
-            lines += ["|---" * (len(frame.columns) + 1) + "|"]
-            lines += [
-                f"| {_name(report, name)} | {' | '.join(f'{v:.3f}' for v in row)} |"
-                for name, row in frame.iterrows()
+            rows = [
+                [_name(report, name), *(f"{v:.3f}" for v in row)] for name, row in frame.iterrows()
             ]
-            lines += [""]
+            lines += markdown_table([metric, *(_cell(str(c)) for c in frame.columns)], rows)
     return lines
 
 
@@ -201,21 +205,22 @@ def _conservation(report: MethodValues) -> list[str]:
     conserved = report.conservation()
     if not conserved:
         return []
-    lines = [
+    rows = [
+        (
+            f"`{_cell(name)}`",
+            *(f"{value:.3f}" for value in (c.slope, c.correlation, c.gap)),
+            f"{c.unexplained:.2g}",
+        )
+        for name, c in conserved.items()
+    ]
+    return [
         "## Conservation",
         "",
         "Sum of relevance (nodes and graph token) against the output. Gap: mean absolute"
         " difference; unexplained: the same after adding biases.",
         "",
-        "| method | slope | correlation | gap | unexplained |",
-        "|---|---|---|---|---|",
+        *markdown_table(("method", "slope", "correlation", "gap", "unexplained"), rows),
     ]
-    lines += [
-        f"| `{_cell(name)}` | {c.slope:.3f} | {c.correlation:.3f} | {c.gap:.3f}"
-        f" | {c.unexplained:.2g} |"
-        for name, c in conserved.items()
-    ]
-    return [*lines, ""]
 
 
 def _glossary(report: MethodValues) -> list[str]:
@@ -284,8 +289,8 @@ def _save_figures(report: MethodValues, folder: Path) -> list[str]:
     return names
 
 
-def _save(report: MethodValues, kind: str, stem: Path, operator: str | None) -> None:
-    figure = draw(report, kind, operator)
+def _save(report: Any, kind: str, stem: Path, operator: str | None) -> None:
+    figure = report.plot(kind, operator=operator)
     with atomic_write(stem.with_suffix(".png"), "wb") as file:
         figure.savefig(file, format="png", dpi=160)
     figure.set_layout_engine("none")  # the PNG is laid out already, and this step takes longest

@@ -8,16 +8,39 @@ from graphxai.api import explain
 from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explanation.compute.models import Model
 from graphxai.visualization import grid_svg
+from graphxai.visualization.curves import curves_figure, forest_figure, stages_figure, sums_figure
+from graphxai.visualization.text import minus_signs
 
-from .figures import draw
 from .method_values import MethodValues
+from .metrics import METRICS
 from .output import save_report
 from .robustness import merged_robustness
-from .store import Key
+from .statistics import Interval
+from .store import GRID, Key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
+PANELS = ("conservation", "forest")  # the plots with several panels
+FOREST = 4  # how many metrics a forest plot has side by side
+# The metric that ranks the methods of a plot of curves, its title, and the labels of its axes.
+CURVES = {
+    "activation": (
+        "auac",
+        "Node activation",
+        "fraction of nodes added, most relevant first",
+        "probability of the explained class",
+    ),
+    "pruning": (
+        "au_mse",
+        "Node pruning",
+        "fraction of nodes removed, smallest |relevance| first",
+        "squared distance of logits",
+    ),
+}
 
 
 class Report(MethodValues):
@@ -26,7 +49,7 @@ class Report(MethodValues):
     def plot(
         self, kind: str = "activation", *, operator: str | None = None, ax: "Axes | None" = None
     ) -> "Figure":
-        """Draw one of `figures.PLOTS` with matplotlib.
+        """Draw one of `PLOTS` with matplotlib.
 
         Args:
             kind: the name of the plot.
@@ -37,11 +60,61 @@ class Report(MethodValues):
         Raises:
             ValueError: there is no such plot, nothing to draw, or several panels and an `ax`.
         """
-        return draw(self, kind, operator, ax)
+        if kind not in PLOTS:
+            raise ValueError(f"unknown plot {kind!r}; choose from {', '.join(PLOTS)}.")
+        if ax is not None and kind in PANELS:
+            raise ValueError(f"the plot {kind!r} has several panels: leave out ax=.")
+        operator = operator or (self.operators or ("none",))[0]
+        n = len({unit.graph for unit in self.units})
+        text = f"{n} graphs, nodes removed by {operator!r}"
+        if kind in CURVES:
+            metric, title, *labels = CURVES[kind]
+            curves = self.curves(kind, operator)
+            if metric in self.metrics(operator):  # the best method comes first
+                ranked = self.ranking(metric, operator)
+                curves = {name: curves[name] for name in ranked if name in curves}
+            return curves_figure(
+                GRID,
+                curves,
+                title=f"{title} ({text})",
+                x_label=labels[0],
+                y_label=labels[1],
+                axes=ax,
+            )
+        if kind == "conservation":
+            return self._sums()
+        if kind == "forest":
+            return self._forest(operator, f"Mean, 95 % interval ({text})")
+        stages = self.randomisation()
+        if not stages:
+            raise ValueError("the metric 'model_randomisation' was not measured.")
+        spans = {method: _spans(of) for method, of in stages.items()}
+        return stages_figure(spans, title=f"Model randomisation ({n} graphs)", axes=ax)
+
+    def _sums(self) -> "Figure":
+        sums = {}
+        for name, c in self.conservation().items():
+            text = f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}"
+            sums[name] = (c.outputs, c.tokens, minus_signs(text))
+        if not sums:
+            raise ValueError("no method in the report gives shares of the output.")
+        return sums_figure(sums, title="Does relevance add up?")
+
+    def _forest(self, operator: str, title: str) -> "Figure":
+        metrics = self.metrics(operator)[:FOREST]
+        spans = {metric: _spans(self.intervals(metric, operator)) for metric in metrics}
+        ranked = self.ranking(metrics[0], operator)
+        panels = {metric: {name: of[name] for name in ranked} for metric, of in spans.items()}
+        directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
+        return forest_figure(panels, directions=directions, title=title)
 
     def save(self, folder: str | Path) -> Path:
         """Write rows, tables, tests and figures to a folder, as `output.save_report` does."""
         return save_report(self, Path(folder))
+
+
+def _spans(intervals: Mapping[str, Interval]) -> dict[str, tuple[float, float, float]]:
+    return {name: (each.mean, each.low, each.high) for name, each in intervals.items()}
 
 
 def merged(reports: Iterable[Report]) -> Report:

@@ -6,11 +6,24 @@ which nodes it uses. So every report starts with the model's accuracy (or R2) wi
 75 % of the nodes, drawn at random.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Data
+
+from graphxai.contract.target import Target
+from graphxai.evaluation.curves import class_logits
+from graphxai.evaluation.measure import Item, MeasurementPlan
+from graphxai.evaluation.store import Key
+from graphxai.evaluation.targets import Labels, class_name
+from graphxai.explanation.compute.models import Model
+from graphxai.wrapping.removal import Operator, outputs_of_many
 
 SHARES = (0.0, 0.25, 0.5, 0.75)  # of the nodes that are removed
 ENOUGH = 0.5  # of the score above chance that has to remain without half of the nodes
@@ -77,3 +90,120 @@ def merged_robustness(by_model: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 Robustness(parts[0].measure, tuple(values), chance, graphs, unseen)
             )
     return merged
+
+
+DRAWS = 4  # random choices of nodes for each share and graph
+GRAPHS = 64  # removed from together
+
+
+def measure_robustness(
+    model: Model,
+    plan: MeasurementPlan,
+    items: Sequence[Item],
+    target: Target,
+    labels: Labels | None,
+) -> dict[str, Robustness]:
+    """Score a model on graphs with random shares of their nodes removed, by operator.
+
+    Args:
+        model: the explained model. If the plan has a judge for an operator, that is scored.
+        plan: the operators, and the seed, which draws nodes together with the graphs' features.
+        items: the graphs.
+        target: names the task.
+        labels: true classes or values, by position or key. Graphs without a label are left out.
+    """
+    return {
+        operator: _robustness(
+            plan.judges.get(operator, model), plan, items, target, labels, operator
+        )
+        for operator in plan.operators
+    }
+
+
+def _robustness(
+    model: Model,
+    plan: MeasurementPlan,
+    prepared: Sequence[Item],
+    target: Target,
+    labels: Labels | None,
+    operator: Operator,
+) -> Robustness:
+    """Score a model under one operator."""
+    task = target.task_in(model.config)
+    of_task = Target(None, task.name)
+    predicted: list[Tensor] = []
+    for start in range(0, len(prepared), GRAPHS):
+        graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
+        keeps = [_none_and_random_parts(data, plan.seed) for data in graphs]
+        outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
+        predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
+    answers = torch.stack(predicted)  # (graphs, 1 + SHARES * DRAWS, classes)
+    unseen = int((answers[:, 0] == answers[:, 1]).all(-1).sum())  # without any node, with all
+    answers = answers[:, 1:]
+    if task.kind == "regression":
+        numbers = answers[..., 0].double().numpy()
+        given = _given(prepared, labels, lambda label: None if label is None else float(label))
+    else:
+        numbers = answers.argmax(-1).double().numpy()
+        given = _given(
+            prepared, labels, lambda label: _number_of_class(task.classes, class_name(task, label))
+        )
+    truth = numbers[:, 0] if given is None else given
+    scored = np.isfinite(truth)
+    numbers, truth = numbers[scored], truth[scored]
+    score = _r2 if task.kind == "regression" else _accuracy
+    values = tuple(
+        float(np.mean([score(column, truth) for column in numbers[:, k : k + DRAWS].T]))
+        for k in range(0, len(SHARES) * DRAWS, DRAWS)
+    )
+    measure = "agreement" if given is None else "accuracy"
+    if task.kind == "regression":
+        return Robustness("R2", values, 0.0, len(truth), unseen)
+    most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
+    return Robustness(measure, values, float(most), len(truth), unseen)
+
+
+def _none_and_random_parts(data: Data, seed: int) -> Tensor:
+    """Return the empty choice of nodes, and the random ones (1 + SHARES * DRAWS, N)."""
+    parts = random_parts(data.x, int(data.num_nodes or 0), seed)
+    return torch.cat([torch.zeros_like(parts[:1]), parts])
+
+
+def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:
+    """Draw the nodes to keep, True in (SHARES * DRAWS, N), at least one of them.
+
+    The draws depend on the seed and on the features x of the graph.
+    """
+    digest = hashlib.sha256(x.cpu().contiguous().numpy().tobytes()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big") + seed)
+    parts = []
+    for share in SHARES:
+        kept = max(1, nodes - round(share * nodes))
+        for _ in range(DRAWS):
+            parts.append(torch.randperm(nodes, generator=generator) < kept)
+    return torch.stack(parts)
+
+
+def _given(
+    prepared: Sequence[Item], labels: Labels | None, number: Callable[[Any], float | None]
+) -> NDArray[np.float64] | None:
+    """Return the label of each graph as a number, NaN where it has none; None without labels."""
+    if labels is None:
+        return None
+    label_of: Mapping[Key, Any]
+    label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
+    numbers = [number(label_of.get(key)) for key, _ in prepared]
+    return np.array([np.nan if value is None else value for value in numbers], dtype=float)
+
+
+def _number_of_class(classes: Sequence[str], name: str | None) -> int | None:
+    return None if name is None else list(classes).index(name)
+
+
+def _accuracy(predicted: Any, truth: Any) -> float:
+    return float(np.mean(predicted == truth))
+
+
+def _r2(predicted: Any, truth: Any) -> float:
+    spread = float(np.sum((truth - truth.mean()) ** 2))
+    return 1 - float(np.sum((truth - predicted) ** 2)) / spread if spread > 0 else float("nan")

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,8 +195,16 @@ class Run:
         if self.refitting is not None and self.refitting.is_roar:
             with self._training_runs() as folder:
                 yield from self.refitting.roar_units(plan, items, targets, folder, done, progress)
-        else:
-            yield from _in_chunks(_GraphMeasurer(self.model, plan, done), items, targets, workers)
+            return
+        work = partial(_measured, self.model, plan, done)
+        chunks, count = _chunks(self.model, items, targets), workers_for(self.model, workers)
+        with closing(map_in_processes(work, chunks, count, len(items))) as measured:
+            for part in chain.from_iterable(measured):
+                if isinstance(part.result, LostItem):
+                    (key, item), _ = part.items[0]
+                    yield unmeasured(plan, key, item, part.result.reason, done)
+                else:
+                    yield from part.result
 
     def _stamped(self, unit: Unit) -> Unit:
         """Write the model's name and the graph's hash on a unit."""
@@ -220,52 +229,21 @@ class Run:
             yield Path(folder)
 
 
-def _in_chunks(
-    work: "_GraphMeasurer",
-    prepared: Sequence[Item],
-    targets: Mapping[Key, Target],
-    workers: int | None,
-) -> Generator[list[Unit], None, None]:
-    """Yield the units of one graph after another, measured here or by other processes."""
-    chunks = _chunks(work.model, prepared, targets)
-    count = workers_for(work.model, workers)
-    with closing(map_in_processes(work, chunks, count, len(prepared))) as measured:
-        for part in chain.from_iterable(measured):
-            if isinstance(part.result, LostItem):
-                yield work.lost(part.items[0], part.result.reason)
-            else:
-                yield from part.result
+def _measured(
+    model: Model,
+    plan: MeasurementPlan,
+    done: set[tuple[Key, str]],
+    chunk: Sequence[tuple[Item, Target]],
+) -> list[list[Unit]]:
+    """Measure the graphs of a chunk, here or in another process, and return the units of each."""
+    items, target = [item for item, _ in chunk], chunk[0][1]
+    with one_thread():
+        return list(measure(model, plan, items, target, done))
 
 
 def checkpoint_name(model: Model) -> str:
     """Return a model's name with the first digits of the hash of its weights."""
     return f"{model.origin.name} {weights_hash(model)[:8]}"
-
-
-@dataclass(frozen=True)
-class _GraphMeasurer:
-    """The measurement of graphs with one target, which can run in another process.
-
-    Args:
-        model: the explained model.
-        plan: what to measure.
-        done: the (graph, method) pairs that an earlier run measured.
-    """
-
-    model: Model
-    plan: MeasurementPlan
-    done: set[tuple[Key, str]]
-
-    def __call__(self, chunk: Sequence[tuple[Item, Target]]) -> list[list[Unit]]:
-        """Measure the graphs of a chunk, and return the units of each graph."""
-        items, target = [item for item, _ in chunk], chunk[0][1]
-        with one_thread():
-            return list(measure(self.model, self.plan, items, target, self.done))
-
-    def lost(self, item_and_target: tuple[Item, Target], reason: str) -> list[Unit]:
-        """Return the units of a graph that ended the process in which it was measured."""
-        (key, item), _ = item_and_target
-        return unmeasured(self.plan, key, item, reason, self.done)
 
 
 def _chunks(

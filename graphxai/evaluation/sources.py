@@ -42,12 +42,7 @@ class BenchmarkSource:
         return BenchmarkSource(self.title, kept, self.labels)
 
 
-def bace_test(model: Model, root: str | Path | None = None) -> BenchmarkSource:
-    """Return the BACE compounds in the test part of the model's split."""
-    return bace_part(model, "test", root)
-
-
-def bace_part(model: Model, part: str, root: str | Path | None = None) -> BenchmarkSource:
+def bace_part(model: Model, part: str = "test", root: str | Path | None = None) -> BenchmarkSource:
     """Return the BACE compounds in a part of the model's split, by their positions in the file.
 
     Args:
@@ -109,12 +104,10 @@ def ogb_part(
     return BenchmarkSource(f"{name}, {part} part of the official split", inputs, labels)
 
 
-def mnist_test(root: str | Path | None = None) -> BenchmarkSource:
-    """Return the 10,000 official test images of MNIST."""
-    return _mnist("test", root)
-
-
-def _mnist(part: Literal["train", "test"], root: str | Path | None) -> BenchmarkSource:
+def mnist_part(
+    part: Literal["train", "test"] = "test", root: str | Path | None = None
+) -> BenchmarkSource:
+    """Return the 60,000 official training images of MNIST, or its 10,000 test images."""
     from graphxai.datasets.mnist import load_mnist
 
     images, labels = load_mnist(root, part)
@@ -251,7 +244,7 @@ def source(
     if name == "bace":
         return bace_part(model, part, data)
     if name == "mnist-superpixels":
-        return _mnist(part, data)
+        return mnist_part(part, data)
     if is_ogb_name(name):
         return ogb_part(model, name, part, data, task)
     return table(name, smiles_column, label_column)

@@ -199,3 +199,9 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     from scipy.stats import kendalltau
 
     return float(kendalltau(np.asarray(first, float), np.asarray(second, float)).statistic)
+
+
+def relative_change(before: NDArray[np.floating], after: NDArray[np.floating]) -> float:
+    """Return |after - before| / |before| in the Euclidean norm, or NaN if `before` is all zero."""
+    size = float(np.linalg.norm(before))
+    return float(np.linalg.norm(after - before)) / size if size else float("nan")

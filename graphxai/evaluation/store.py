@@ -13,10 +13,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphxai.runtime.writing import Appended, folder_at, write_whole
 
 Key = int | str
 UNITS, RUN = "units.jsonl", "run.json"
+GRID = np.linspace(0, 1, 21)  # the fractions of nodes at which curves are averaged
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,15 @@ class _PreparedBatches:
         return self._alone[index]
 
 
+def _attributed(
+    model: Model, inputs: Sequence[Any], method: str | Explainer, seed: int = 0
+) -> tuple[_PreparedBatches, Explainer, Attribution]:
+    """Return the batches of some inputs, a method, and what it says of all inputs together."""
+    batches = _PreparedBatches(model, _graphs(model, inputs), seed)
+    explainer = get_explainer(method)
+    return batches, explainer, explainer.attribute(model, batches.together)
+
+
 def check_batching(
     model: Model,
     inputs: Sequence[Any],
@@ -98,8 +107,7 @@ def check_batching(
     tolerance: float = TOLERANCE,
 ) -> None:
     """Check that a graph gets the same relevance alone, in a batch, and with extra padding."""
-    batches, explainer = _PreparedBatches(model, _graphs(model, inputs)), get_explainer(method)
-    _check_batching(batches, explainer, explainer.attribute(model, batches.together), tolerance)
+    _check_batching(*_attributed(model, inputs, method), tolerance)
 
 
 def _check_batching(
@@ -123,10 +131,7 @@ def check_sign(
     model: Model, inputs: Sequence[Any], method: str | Explainer = DEFAULT_METHOD
 ) -> None:
     """Check that a method without negative scores gives none."""
-    explainer = get_explainer(method)
-    if explainer.traits.large_score_means:
-        batch: Any = model.collate(_graphs(model, inputs))
-        _check_sign(explainer, explainer.attribute(model, batch))
+    _check_sign(*_attributed(model, inputs, method)[1:])
 
 
 def _check_sign(explainer: Explainer, attribution: Attribution) -> None:
@@ -150,11 +155,7 @@ def check_renumbering(
     property holds for `ties="average"`. Graphormers converted from published checkpoints choose one
     of several equally short paths, so they depend on the numbering.
     """
-    batches, explainer = (
-        _PreparedBatches(model, _graphs(model, inputs), seed),
-        get_explainer(method),
-    )
-    _check_renumbering(batches, explainer, explainer.attribute(model, batches.together), tolerance)
+    _check_renumbering(*_attributed(model, inputs, method, seed), tolerance)
 
 
 def _check_renumbering(
@@ -181,9 +182,7 @@ def check_ledger(
 
     The gap is relative to the sum of the absolute terms, because rounding errors scale with it.
     """
-    explainer = get_explainer(method)
-    batch: Any = model.collate(_graphs(model, inputs))
-    attribution = explainer.attribute(model, batch)
+    _, explainer, attribution = _attributed(model, inputs, method)
     size = (
         attribution.relevance.abs().sum(-1)
         + attribution.graph_token.abs()
@@ -222,7 +221,6 @@ def _leaving_no_trace(model: Model, batch: Any) -> Iterator[None]:
     except KeyError:
         pass
     yield
-    _module(model).zero_grad()
     assert current_tape() is None, "a recording outlived its block."
     assert current_rules() == Rules(), "a rule outlived its block."
     after = _outputs_and_gradients(model, batch)
@@ -259,25 +257,20 @@ def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Da
     return [model.prepare(graph).data for graph in moved]
 
 
-def _module(model: Any) -> torch.nn.Module:
-    """Return the PyTorch module, which `wrap` stores as `module`."""
-    module: torch.nn.Module = getattr(model, "module", model)
-    return module
-
-
-def _outputs_and_gradients(model: Model, batch: Any) -> dict[str, Tensor]:
+def _outputs_and_gradients(model: Any, batch: Any) -> dict[str, Tensor]:
     was_training = model.training
+    module: torch.nn.Module = getattr(model, "module", model)  # `wrap` stores it
     model.eval()
-    _module(model).zero_grad()
+    module.zero_grad()
     outputs = model(batch)
     outputs.sum().backward()
     model.train(was_training)
     gradients = {
         f"the gradient of {name}": parameter.grad.clone()
-        for name, parameter in _module(model).named_parameters()
+        for name, parameter in module.named_parameters()
         if parameter.grad is not None
     }
-    _module(model).zero_grad()
+    module.zero_grad()
     return {"the output": outputs.detach().clone()} | gradients
 
 
@@ -293,12 +286,10 @@ def _by_graph(attribution: Attribution) -> list[Tensor]:
 def _sizes(attribution: Attribution, explainer: Explainer) -> list[float]:
     """Return the largest term of each graph's ledger except the nodes."""
     terms = [attribution.graph_token, attribution.biases]
-    terms += (
-        [attribution.output] if explainer.traits.adds_up or explainer.traits.in_output_units else []
-    )
-    return [
-        max(abs(value) for value in of) for of in zip(*(t.tolist() for t in terms), strict=True)
-    ]
+    if explainer.traits.adds_up or explainer.traits.in_output_units:
+        terms.append(attribution.output)
+    largest: list[float] = torch.stack(terms).abs().amax(0).tolist()
+    return largest
 
 
 def _assert_close(

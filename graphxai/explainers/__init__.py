@@ -2,71 +2,53 @@
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
-from .activation import AttCat, Cam, GradCam
-from .activation_path import LrpPath
-from .attention import AttentionFlow, AttentionLast, Gae, GaeRollout, Rollout
-from .base import Attribution, Explainer
-from .control import Random
-from .gnn_explainer import GnnExplainer
-from .gradient import (
-    AttnLrp,
-    GradientInput,
-    IntegratedGradients,
-    Lrp,
-    LrpAh,
-    LrpAhLn,
-    LrpLn,
-    Saliency,
-)
-from .heads import HeadStatistics, head_statistics
-from .learned import FittedExplainer, Learned, fit_explainer
-from .path_marginals import PathMarginals
-from .perturbation import Occlusion, OrderMarginals, ShapleySampling
-from .positive import LrpZPlus, MaskedLrp, PartialLrp, TransformerAttribution
-from .registry import REGISTRY, get_explainer, register
-from .traits import Traits
+from graphxai.runtime.lazy import lazily
 
-__all__ = [
-    "REGISTRY",
-    "AttCat",
-    "AttentionFlow",
-    "AttentionLast",
-    "AttnLrp",
-    "Attribution",
-    "Cam",
-    "Explainer",
-    "FittedExplainer",
-    "Gae",
-    "GaeRollout",
-    "GnnExplainer",
-    "GradCam",
-    "GradientInput",
-    "HeadStatistics",
-    "IntegratedGradients",
-    "Learned",
-    "Lrp",
-    "LrpAh",
-    "LrpAhLn",
-    "LrpLn",
-    "LrpPath",
-    "LrpZPlus",
-    "MaskedLrp",
-    "Occlusion",
-    "OrderMarginals",
-    "PartialLrp",
-    "PathMarginals",
-    "Random",
-    "Rollout",
-    "Saliency",
-    "ShapleySampling",
-    "Traits",
-    "TransformerAttribution",
-    "fit_explainer",
-    "get_explainer",
-    "head_statistics",
-    "register",
-]
+from .registry import REGISTRY as _METHODS
+
+if TYPE_CHECKING:
+    from .activation import AttCat as AttCat
+    from .activation import Cam as Cam
+    from .activation import GradCam as GradCam
+    from .activation_path import LrpPath as LrpPath
+    from .attention import AttentionFlow as AttentionFlow
+    from .attention import AttentionLast as AttentionLast
+    from .attention import Gae as Gae
+    from .attention import GaeRollout as GaeRollout
+    from .attention import Rollout as Rollout
+    from .base import Attribution as Attribution
+    from .base import Explainer as Explainer
+    from .control import Random as Random
+    from .gnn_explainer import GnnExplainer as GnnExplainer
+    from .gradient import AttnLrp as AttnLrp
+    from .gradient import GradientInput as GradientInput
+    from .gradient import IntegratedGradients as IntegratedGradients
+    from .gradient import Lrp as Lrp
+    from .gradient import LrpAh as LrpAh
+    from .gradient import LrpAhLn as LrpAhLn
+    from .gradient import LrpLn as LrpLn
+    from .gradient import Saliency as Saliency
+    from .heads import HeadStatistics as HeadStatistics
+    from .heads import head_statistics as head_statistics
+    from .learned import FittedExplainer as FittedExplainer
+    from .learned import Learned as Learned
+    from .learned import fit_explainer as fit_explainer
+    from .path_marginals import PathMarginals as PathMarginals
+    from .perturbation import Occlusion as Occlusion
+    from .perturbation import OrderMarginals as OrderMarginals
+    from .perturbation import ShapleySampling as ShapleySampling
+    from .positive import LrpZPlus as LrpZPlus
+    from .positive import MaskedLrp as MaskedLrp
+    from .positive import PartialLrp as PartialLrp
+    from .positive import TransformerAttribution as TransformerAttribution
+    from .registry import REGISTRY as REGISTRY
+    from .registry import get_explainer as get_explainer
+    from .registry import register as register
+    from .traits import Traits as Traits
+
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)
 
 # Every file in this folder that registers a method is imported. The bridges to PyG's explainers are
 # imported when they are first used.
@@ -84,5 +66,5 @@ _ORDER = (
     ("random",),
 )
 _listed = [name for family in _ORDER for name in family]
-for _name in [*_listed, *(name for name in REGISTRY if name not in _listed)]:
-    REGISTRY[_name] = REGISTRY.pop(_name)
+for _name in [*_listed, *(name for name in _METHODS if name not in _listed)]:
+    _METHODS[_name] = _METHODS.pop(_name)

@@ -32,10 +32,9 @@ from graphxai.rules.conservative import conservative
 
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
-from .passes import run_pass
+from .passes import run_pass, structural_bias
 from .registry import register
 from .traits import Traits
-from .variants import structural_bias
 
 
 @register

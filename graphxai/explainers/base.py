@@ -269,16 +269,36 @@ def _mean_of_inputs(
 
 
 def scored(
-    scores: Tensor, batch: GraphBatch, outputs: Tensor, resolved: ResolvedTarget
+    scores: Tensor,
+    batch: GraphBatch,
+    outputs: Tensor,
+    resolved: ResolvedTarget,
+    *,
+    features: Tensor | None = None,
+    **shares: Any,
 ) -> Attribution:
-    """Make an Attribution from scores (B, T) of all tokens, where the graph token is first."""
-    nodes = scores[:, 1:].detach().masked_fill(~batch.mask, 0.0)
+    """Make an Attribution from scores (B, T) of all tokens, where the graph token is first.
+
+    Args:
+        scores: the scores.
+        batch: B graphs.
+        outputs: the outputs of the model (B, num_outputs).
+        resolved: the target resolved for these outputs.
+        features: the scores of the nodes split by feature (B, N, F), if they are.
+        shares: further fields of the attribution.
+    """
+    if features is not None:
+        features = features.detach().masked_fill(~batch.mask[..., None], 0.0)
+    given = {
+        "biases": torch.zeros_like(scores[:, 0]).detach(),
+        "output": resolved(outputs).detach(),
+        "features": features,
+    }
     return Attribution(
-        relevance=nodes,
+        relevance=scores[:, 1:].detach().masked_fill(~batch.mask, 0.0),
         graph_token=scores[:, 0].detach(),
-        biases=torch.zeros_like(scores[:, 0]).detach(),
-        output=resolved(outputs).detach(),
         outputs=outputs.detach(),
         labels=resolved.labels,
         mask=batch.mask,
+        **given | shares,
     )

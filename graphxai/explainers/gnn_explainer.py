@@ -10,9 +10,9 @@ from graphxai.contract.target import ResolvedTarget, Target
 
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
+from .passes import encode, structural_bias
 from .registry import register
 from .traits import Traits
-from .variants import encode, structural_bias
 
 SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # weights of size and entropy, and initial std, as in PyG
 KEPT = "kept by the mask"  # what a large score means

@@ -10,7 +10,6 @@ the mean node embedding of the training set. The difference to the usual relevan
 `n m . mean gradient`, is listed separately. It is what n average nodes would get.
 """
 
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,10 +23,9 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
 
 from .base import Attribution, Explainer, scored
-from .passes import run_pass
+from .passes import encode_variants, in_passes, run_pass, structural_bias
 from .registry import register
 from .traits import Traits
-from .variants import encode_variants, in_passes, structural_bias
 from .wrapped import by_graph, leaves_of, scaled_leaves, share_of, warn_if_outputs_differ
 
 
@@ -76,24 +74,20 @@ class GradientInput(Explainer):
         leaves = leaves_of(batch)
         of_nodes = shares.tokens[:, 1:]  # (B, N, D)
         features = model.split_by_feature(batch, of_nodes)
-        nodes, average = relevance[:, 1:], None
+        average = None
         if self.baseline == "mean":
             of_mean = of_nodes @ _mean_node(model).T  # (B, N, F)
-            nodes = nodes - of_mean.sum(-1)
+            relevance[:, 1:] -= of_mean.sum(-1)
             average = of_mean.sum(-1).masked_fill(~batch.mask, 0.0).sum(-1)
             features = None if features is None else features - of_mean
-        return Attribution(
-            relevance=nodes.masked_fill(~batch.mask, 0.0),
-            average_node=average,
-            graph_token=relevance[:, 0],
+        return scored(
+            relevance,
+            batch,
+            outputs,
+            resolved,
+            features=features,
             biases=resolved.offset + shares.biases,
-            output=resolved(outputs),
-            outputs=outputs,
-            labels=resolved.labels,
-            mask=batch.mask,
-            features=None
-            if features is None
-            else features.detach().masked_fill(~batch.mask[..., None], 0.0),
+            average_node=average,
             structure=structure,
             others=shares.others,
             remainders=shares.remainders if is_graphormer else None,
@@ -209,9 +203,9 @@ class Saliency(Explainer):
         gradient, *further = torch.autograd.grad(
             resolved(outputs).sum(), [tokens, *leaves.values()], materialize_grads=True
         )
-        attribution = scored(gradient.norm(dim=-1), batch, outputs, resolved)
         lengths = {name: _length(g) for name, g in zip(leaves, further, strict=True)}
-        return replace(attribution, inputs=by_graph(batch, lengths))
+        inputs = by_graph(batch, lengths)
+        return scored(gradient.norm(dim=-1), batch, outputs, resolved, inputs=inputs)
 
 
 def _length(gradient: Tensor) -> Tensor:
@@ -277,18 +271,13 @@ class IntegratedGradients(Explainer):
                 further[name] += torch.einsum("k...,k->...", g, weights[part].to(g))
         relevance = (tokens * gradient).sum(-1)
         inputs = {name: x.detach() * further[name] for name, x in leaves.items()}
-        features = model.split_by_feature(batch, gradient[:, 1:])
-        if features is not None:
-            features = features.detach().masked_fill(~batch.mask[..., None], 0.0)
-        return Attribution(
-            relevance=relevance[:, 1:].masked_fill(~batch.mask, 0.0),
-            graph_token=relevance[:, 0],
+        return scored(
+            relevance,
+            batch,
+            ends[0],
+            resolved,
+            features=model.split_by_feature(batch, gradient[:, 1:]),
             biases=resolved(ends[1]),
-            output=resolved(ends[0]),
-            outputs=ends[0],
-            labels=resolved.labels,
-            mask=batch.mask,
-            features=features,
             others={name: share_of(batch, name, values) for name, values in inputs.items()},
             inputs=by_graph(batch, inputs),
         )

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.engine.request import OneGraphAtATime
@@ -23,8 +23,6 @@ from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
 
 from .head_counts import (
-    POSITIONAL,
-    RELATIONAL,
     ROUNDING,
     HeadCounts,
     Shares,
@@ -36,20 +34,8 @@ from .head_counts import (
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
-__all__ = [
-    "POSITIONAL",
-    "RELATIONAL",
-    "HeadCounts",
-    "HeadStatistics",
-    "count",
-    "head_statistics",
-    "positional_heads",
-    "relational_heads",
-]
-
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
 FORMAT = "graphxai-heads"
-GRAPHS_AT_A_TIME = 32
 
 # The pairs (query, key) of every input, by the name of the relation.
 GivenRelations = Mapping[str, Sequence[Iterable[tuple[int, int]]]]
@@ -165,17 +151,13 @@ def head_statistics(
             pairs_by_input, names = [None] * len(prepared), RELATIONS[:1]
     else:
         pairs_by_input, names = _given_relations(relations, prepared), tuple(relations)
-    order = sorted(range(len(prepared)), key=lambda k: prepared[k].num_nodes)
-    prepared, related_pairs = [prepared[k] for k in order], [pairs_by_input[k] for k in order]
-    total: HeadCounts | None = None
+    counts = []
     with evaluating(model):
-        for part in _parts(model, prepared):
-            batch = _collated(model, prepared[part])
-            counts = _counted(
-                model, batch, None if related_pairs[0] is None else related_pairs[part]
-            )
-            total = counts if total is None else total + counts
-    assert total is not None
+        for part in batches_for(model, list(enumerate(prepared))):
+            batch = collated(model, part)
+            pairs = [pairs_by_input[k] for k, _ in part]
+            counts.append(_counted(model, batch, None if pairs[0] is None else pairs))
+    total = reduce(add, counts)
     distances, related, base_rates = (shares[0] for shares in total.shares())
     if not isinstance(batch, GraphBatch):
         distances = _without_unused_distances(distances)
@@ -199,25 +181,6 @@ def _without_unused_distances(distances: Shares) -> Shares:
     used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
     last = int(used[-1]) if len(used) else 0
     return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
-
-
-def _parts(model: Any, prepared: Sequence[Input]) -> list[slice]:
-    """Slice the inputs, which are sorted by size, into batches."""
-    same_size = getattr(model, "same_size_only", False)
-    goes_alone = getattr(model, "goes_alone", lambda _: False)
-    parts, start = [], 0
-    for i in range(1, len(prepared) + 1):
-        full = i - start == GRAPHS_AT_A_TIME or i == len(prepared)
-        sizes = prepared[start].num_nodes, None if full else prepared[i].num_nodes
-        full = full or goes_alone(prepared[i].data)
-        if full or (same_size and sizes[0] != sizes[1]):
-            parts.append(slice(start, i))
-            start = i
-    return parts
-
-
-def _collated(model: Any, items: Sequence[Input]) -> Any:
-    return model.collate([item.data for item in items]).to(_device(model))
 
 
 def _relations(item: Input) -> NDArray[np.bool_] | None:
@@ -255,11 +218,6 @@ def _given_relations(
                 matrix[query, key] = True
         by_input.append(related)
     return by_input
-
-
-def _device(model: Any) -> torch.device:
-    parameters = getattr(model, "parameters", tuple)
-    return next((p.device for p in parameters()), torch.device("cpu"))
 
 
 def _fields(content: Any) -> dict[str, Any]:

@@ -25,7 +25,6 @@ is the relevance that began at token j and was in token i after these layers. It
 relevance of token j.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,12 +53,9 @@ def pair_relevance(
         ValueError: the model does not have the target, or has no attention.
     """
     if isinstance(model, Ensemble):
-        return _mean(
-            model,
-            batch,
-            target,
-            lambda member, decided: pair_relevance(member, batch, decided, rules),
-        )
+        _, decided = decided_by(model, batch, Target.of(target))  # of all members
+        of_members = [pair_relevance(member, batch, decided, rules) for member in model.members]
+        return torch.stack(of_members).mean(0)
     rules = rules or Lrp.rules
     size = batch.mask.shape[1] + 1
     with explaining(model):
@@ -103,12 +99,9 @@ def walk_relevance(
         ValueError: the model is wrapped, or has no layer after these.
     """
     if isinstance(model, Ensemble):
-        return _mean(
-            model,
-            batch,
-            target,
-            lambda member, decided: walk_relevance(member, batch, num_layers, decided, rules),
-        )
+        _, decided = decided_by(model, batch, Target.of(target))  # of all members
+        walks = [walk_relevance(m, batch, num_layers, decided, rules) for m in model.members]
+        return torch.stack(walks).mean(0)
     if not isinstance(model, Graphormer):
         raise ValueError("walks follow the states of a Graphormer; leave out num_layers=.")
     layers = model.config.num_layers
@@ -131,14 +124,6 @@ def walk_relevance(
             for part in parts.unbind(1)
         ]
     return torch.stack([(tokens.detach() * row).sum(-1) for row in rows], dim=1)
-
-
-def _mean(
-    model: Ensemble, batch: Any, target: Any, explain: Callable[[Graphormer, Target], Tensor]
-) -> Tensor:
-    """Average over the members, which all explain the target that the ensemble decides on."""
-    _, decided = decided_by(model, batch, Target.of(target))
-    return torch.stack([explain(member, decided) for member in model.members]).mean(0)
 
 
 def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:

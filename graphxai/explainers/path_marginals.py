@@ -36,12 +36,22 @@ from graphxai.rules.conservative import record
 from .activation_path import LrpPath
 from .base import Attribution, Explainer, scored
 from .gradient import Lrp
-from .orders import first_nodes, in_order, mean_and_error, mean_size, relative
-from .presence_path import Measure, PathScores, each_once, from_both_ends, two_sided
+from .orders import (
+    GOLDEN,
+    Measure,
+    PathScores,
+    each_once,
+    first_nodes,
+    from_both_ends,
+    in_order,
+    mean_and_error,
+    mean_size,
+    relative,
+    two_sided,
+)
 from .registry import register
 from .traits import Traits
 
-GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1
 HIDDEN = -25.0  # log presence of absent keys, so low that `A e^25 = e^score / Z` is still exact
 LEAST = 0.02  # the smallest 1 - A, as the marginal of a key with all the attention has no bound
 SAME = 1e-5  # up to this part of two gradients, their difference counts as rounding
@@ -128,7 +138,7 @@ class PathMarginals(Explainer):
             path = LrpPath()._attribute(model, batch, target)
             of_path = relative(path.graph_token, path.relevance, batch.mask)
             scores = torch.where(alone[:, None], of_path, scores)
-        return replace(scored(scores, batch, run.whole, resolved), spread=spread)
+        return scored(scores, batch, run.whole, resolved, spread=spread)
 
     def _through_attention(
         self, model: ExplainableModel, batch: GraphBatch, target: Target
@@ -149,7 +159,7 @@ class PathMarginals(Explainer):
             scores, spread = from_both_ends(once, 2 * start, batch.mask, self.rounds // 2)
         else:
             scores, spread = self._from_first(once, start, batch, absent=is_graphormer)
-        return replace(scored(scores, batch, path.outputs, resolved), spread=spread)
+        return scored(scores, batch, path.outputs, resolved, spread=spread)
 
     def _from_first(
         self, measure: Measure, start: Tensor, batch: GraphBatch, *, absent: bool

@@ -22,7 +22,6 @@ As orders are added, V falls and w grows to 1, so that the bias vanishes.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -37,11 +36,17 @@ from graphxai.models.graphormer import Graphormer
 
 from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
-from .orders import gains, mean_and_error, mean_size, ranks, relative
+from .orders import gains, mean_and_error, mean_size, ranks, relative, require_coalitions
+from .passes import (
+    Operator,
+    encode_parts,
+    encode_variants,
+    in_passes,
+    structural_bias,
+)
 from .path_marginals import marginals
 from .registry import get_explainer, register
 from .traits import Traits
-from .variants import Operator, encode_parts, encode_variants, in_passes, structural_bias
 
 
 class _Removal(Explainer):
@@ -170,8 +175,9 @@ class ShapleySampling(_Removal):
         else:
             scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
             error = pooled(error, batch.mask)
-        attribution = scored(F.pad(scores, (1, 0)), batch, outputs[-1, 0], resolved)
-        return replace(attribution, biases=f[0, 0], spread=error if len(samples) > 1 else None)
+        spread = error if len(samples) > 1 else None
+        scores = F.pad(scores, (1, 0))
+        return scored(scores, batch, outputs[-1, 0], resolved, biases=f[0, 0], spread=spread)
 
     def _by_coalitions(
         self, model: ExplainableModel, batch: GraphBatch, target: Target
@@ -182,8 +188,8 @@ class ShapleySampling(_Removal):
         resolved = target.resolve(model.config, outputs[1])
         without_nodes, whole = resolved(outputs)
         scores = self._gates(model, batch, resolved, whole - without_nodes)
-        attribution = scored(F.pad(scores, (1, 0)), batch, outputs[1], resolved)
-        return replace(attribution, biases=without_nodes)
+        scores = F.pad(scores, (1, 0))
+        return scored(scores, batch, outputs[1], resolved, biases=without_nodes)
 
     def _gates(
         self, model: ExplainableModel, batch: GraphBatch, target: ResolvedTarget, total: Tensor
@@ -256,9 +262,8 @@ class OrderMarginals(_Removal):
             valid = batch.mask.expand(len(samples), -1, -1)
             mean, error = mean_and_error(torch.stack(samples), valid)
             scores = start + relative(torch.zeros_like(first.output), mean, batch.mask)
-        attribution = scored(scores, batch, first.outputs, resolved)
         spread = error / mean_size(mean, batch.mask) if self.rounds > 1 else None
-        return replace(attribution, spread=spread)
+        return scored(scores, batch, first.outputs, resolved, spread=spread)
 
 
 def prefixes(places: Tensor) -> Tensor:
@@ -268,9 +273,6 @@ def prefixes(places: Tensor) -> Tensor:
     """
     sizes = torch.arange(places.shape[-1] + 1, device=places.device)
     return places < sizes.view(-1, *[1] * places.dim())
-
-
-__all__ = ["between", "mean_marginals", "pooled"]
 
 
 # -- Shapley values from random coalitions ---------------------------------------------------------
@@ -295,6 +297,7 @@ def mean_marginals(
     if isinstance(model, Graphormer):
         measure = partial(marginals, model, batch, tokens, model.bias(batch).detach(), value)
     else:
+        require_coalitions(model)
         from graphxai.wrapping.presence import presence_pass  # loads PyG
 
         run = presence_pass(model, batch, tokens)

@@ -120,16 +120,15 @@ def pass_relevance_back(
         reads_attention: whether the relevance of attention is needed. If not, the model may have no
             attention.
     """
+    if not getattr(double, "has_attention", True):  # nor layers that these rules know
+        raise NoAttentionError.of(_name_of(double))
     tokens = double.embed(batch).detach().requires_grad_()
     with relevance_pass(rules, important, reads_attention) as state:
         outputs = _encoded(double, tokens, batch, state)
         resolved = target.resolve(double.config, outputs.detach())
         explained = state.explained(outputs, resolved.weights)
     if reads_attention and not state.attention:
-        raise NoAttentionError(
-            f"{_name_of(double)} has no attention between nodes that graphxai can see: methods that"
-            " read attention cannot explain it."
-        )
+        raise NoAttentionError.of(_name_of(double))
     if to_last_layer_of is not None:
         layers = _layers(to_last_layer_of, batch, state)
         *_, last = layers

@@ -179,9 +179,7 @@ class Algorithm(ExplainerAlgorithm):
 
     def _columns(self, target: Tensor) -> Tensor:
         """Return the column to explain in each row, which is its class or, for a value, 0."""
-        if self.model_config.mode == ModelMode.multiclass_classification:
-            return target.reshape(-1).long()
-        if self.model_config.mode == ModelMode.binary_classification:
+        if self.model_config.mode != ModelMode.regression:
             return target.reshape(-1).long()
         if target.dim() > 1 and target.shape[-1] != 1:
             raise ValueError(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.method_names import MethodName
+from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 
 from .base import Attribution, Explainer, scored
 from .traits import Traits
@@ -38,12 +38,15 @@ KnownMethod = MethodName | Explainer | type[Explainer] | Callable[..., Any]
 Method = KnownMethod | str
 
 
-def get_explainer(method: Method, *, model: Any = None, **options: Any) -> Explainer:
+def get_explainer(method: Method | None, *, model: Any = None, **options: Any) -> Explainer:
     """Return the explainer for a name, a class, an instance or a user's function.
 
-    The name "best" means `BEST`, or `BEST_UNFITTED` for a `model` to which `BEST` is not fitted.
+    None means the method that explains the `model` where nobody chose one. "best" means that too if
+    the model has a method of its own. Otherwise it means `BEST`, or `BEST_UNFITTED` for a `model`
+    to which `BEST` is not fitted.
     Options go to the constructor. For a function `(model, batch, target) -> scores`, see `custom`.
     """
+    method = default_method(model) if method is None else method
     if not isinstance(method, str | type):
         if options:
             text = sorted(options)
@@ -63,6 +66,11 @@ def get_explainer(method: Method, *, model: Any = None, **options: Any) -> Expla
     if not issubclass(method, Explainer):
         raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
     return _made(method, options)
+
+
+def default_method(model: Any) -> str:
+    """Return the name of the method that explains a model where nobody chose one."""
+    return getattr(model, "default_method", None) or DEFAULT_METHOD
 
 
 def seeded_explainer(method: Method, seed: int, *, model: Any = None) -> Explainer:
@@ -117,6 +125,8 @@ def _with_options_in_name(explainer: Explainer) -> Explainer:
 
 def _best_for(model: Any) -> str:
     """Return what the name "best" means for a model, or if it is None, for most bundled ones."""
+    if default_method(model) != DEFAULT_METHOD:
+        return default_method(model)
     return BEST if model is None or REGISTRY[BEST]().applies_to(model) else BEST_UNFITTED
 
 

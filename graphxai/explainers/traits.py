@@ -24,6 +24,7 @@ class Traits:
             AUAC is no independent test.
         trained_on_curve: whether the method was trained on the activation curves of other graphs.
         needs_fitting: whether the method needs a fitted file beside the checkpoint.
+        needs_process: whether the method explains Gaussian processes alone.
         needs_gradients: whether the method needs gradients from the outputs back to the nodes.
         reports_cut_gradients: whether the method's passes notice where a wrapped model cuts these
             gradients off.
@@ -41,10 +42,16 @@ class Traits:
     searches_curve: bool = False
     trained_on_curve: bool = False
     needs_fitting: bool = False
+    needs_process: bool = False
     needs_gradients: bool = False
     reports_cut_gradients: bool = False
     explains_other_inputs: bool = False
     explains_integer_inputs: bool = False
+
+    @property
+    def explains_any_model(self) -> bool:
+        """Whether the method needs neither a fitted file nor one kind of model."""
+        return not (self.needs_fitting or self.needs_process)
 
     @property
     def note(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.target import Target
-from graphxai.visualization.resonance import equivalent_atoms
+from graphxai.visualization.layout import equivalent_atoms
 from graphxai.visualization.text import minus_signs
 
 from .ledger import Ledger
@@ -184,7 +184,7 @@ class ExplainedGraph:
     def equivalent(self) -> list[tuple[int, ...]]:
         """The groups of atoms that differ only by the resonance form that is drawn.
 
-        There are none without a molecule. See `visualization.resonance`.
+        There are none without a molecule. See `visualization.layout.averaged`.
         """
         molecule = self.molecule
         return [] if molecule is None else equivalent_atoms(molecule)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.visualization.layout import layout_note
-from graphxai.visualization.resonance import averaged, equivalent_atoms
+from graphxai.visualization.layout import averaged, equivalent_atoms, layout_note
 
 from . import files
 from .explained_graph import ExplainedGraph

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.visualization.curves import new_figure
-from graphxai.visualization.render import svg_to_png
+from graphxai.visualization.render import displayed, svg_to_png
 
 from . import files
 
@@ -19,8 +19,6 @@ ZOOM = 1.5  # PNG pixels per SVG unit in a notebook, which stores them
 
 def shown_as_png(svg: str | None, zoom: float = ZOOM) -> bytes | None:
     """Return a notebook's picture as PNG, or None if there is none."""
-    from graphxai.visualization import svg_to_png
-
     return None if svg is None else svg_to_png(svg, zoom, few_colors=True)
 
 
@@ -33,8 +31,6 @@ class Drawing:
 
     def png(self, *, zoom: float = 2.0, **options: Any) -> bytes:
         """Return the picture as PNG, with `zoom` pixels per SVG unit and the options of `svg`."""
-        from graphxai.visualization import svg_to_png
-
         return svg_to_png(self.svg(**options), zoom)
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -71,8 +67,6 @@ class Drawing:
         return ""
 
     def _repr_svg_(self) -> str | None:
-        from graphxai.visualization import displayed
-
         return displayed(self.svg())
 
     def _repr_png_(self) -> bytes | None:

@@ -6,12 +6,13 @@ It gets temperatures (Guo 2017), intervals and the mean node.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,18 +23,9 @@ from graphxai.learning.source import Source
 from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
 
-__all__ = [
-    "Calibration",
-    "calibrate",
-    "fit_temperature",
-    "fit_temperatures",
-    "scale_logits",
-    "task_temperature",
-    "tempered",
-]
-
 FloatArray = NDArray[np.float64]
 MIN_FOR_TEMPERATURE = 20  # labels
+TEMPERATURES = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()  # that are tried
 LEAST = 1e-6  # the least probability that is told from 0
 
 
@@ -77,6 +69,8 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
         more = dict(zip(names, of_valid, strict=False)) if unseen else {}
         coverage = calibrate_readings(model, unseen or of_valid, tested, more)
     for member in members_of(model):
+        if not hasattr(member, "mean_node"):
+            continue
         measure_mean_node(member, encode_all(train.graphs, member.config))
     return Calibration(temperatures, coverage, test_readings)
 
@@ -158,31 +152,29 @@ def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
         return None
     if task.kind == "binary":
         return fit_temperature(outputs[:, 0], y)
-    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp().tolist()
-    return min(grid, key=lambda t: float(torch.nn.functional.cross_entropy(outputs / t, y.long())))
+    return best_temperature(lambda t: F.cross_entropy(outputs / t, y.long()))
 
 
 def fit_temperature(logits: Tensor, active: Tensor) -> float:
     """Find the temperature T for which sigmoid(logits / T) fits the labels best (Guo 2017).
 
-    Logits (G,) and labels `active` (G,) are those of validation graphs. T is searched from 0.25 to
-    4 on a fine logarithmic grid.
+    Logits (G,) and labels `active` (G,) are those of validation graphs.
     """
-    grid = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()
-    losses = [
-        float(
-            torch.nn.functional.binary_cross_entropy_with_logits(
-                logits.double() / t, active.double()
-            )
-        )
-        for t in grid
-    ]
-    return float(grid[int(torch.tensor(losses).argmin())])
+    logits, active = logits.double(), active.double()
+    return best_temperature(lambda t: F.binary_cross_entropy_with_logits(logits / t, active))
+
+
+def best_temperature(loss: Callable[[float], Tensor], grid: Tensor = TEMPERATURES) -> float:
+    """Return the temperature of a grid with the least loss."""
+    return min(grid.tolist(), key=lambda t: float(loss(t)))
 
 
 @torch.no_grad()
 def scale_logits(model: Graphormer, columns: slice, temperature: float) -> None:
     """Divide some outputs by `temperature`, by scaling the weights of the linear head."""
+    if (divide := getattr(model, "divide_outputs", None)) is not None:
+        divide(columns, temperature)
+        return
     if not isinstance(model.head, torch.nn.Linear):
         raise ValueError("the temperature can only be folded into a linear head.")
     model.head.weight[columns] /= temperature

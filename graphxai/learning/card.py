@@ -11,33 +11,14 @@ from graphxai.learning.teachers.forests import trees_for
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.learning.teachers.stacking import FOLDS, SOURCES
 from graphxai.learning.training import LearnedModel, RunSource
-from graphxai.models.graphormer import members_of
-
-__all__ = [
-    "MOLECULES",
-    "PREDICTORS",
-    "counted",
-    "coverage_text",
-    "curve_text",
-    "leading",
-    "markdown_table",
-    "mean_scores",
-    "overview_rows",
-    "run_card",
-    "score_rows",
-    "score_tables",
-    "summary",
-    "teacher_text",
-    "teaching_text",
-    "trees_text",
-]
+from graphxai.models.graphormer import LoadedModel, members_of
+from graphxai.models.process import KernelProcess
 
 # The card of a run. A paragraph is one line, and it is left out if it is empty.
 TEMPLATE = """
 # {title}
 
-{networks} ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads}
-heads{parameters}) trained with graphxai on {kind}.
+{model} trained with graphxai on {kind}.
 
 **Data.** {data}
 
@@ -111,12 +92,11 @@ def run_card(
         facts: what is stored with the model, see `RunSource.facts`.
         command: how the run was started; "" if that is not known.
     """
-    parts, networks = source.parts, len(members_of(learned.model))
+    parts = source.parts
     used = (parts.train, parts.valid, parts.test) if parts.valid else (parts.train, parts.test)
     words = _Words(source.words(learned, facts))
     words |= {
-        "networks": "A Graphormer" if networks == 1 else f"The mean of {networks} Graphormers",
-        "config": learned.model.config,
+        "model": _model_text(learned.model, words["parameters"]),
         "labelled": source.labelled,
         "sizes": " / ".join(f"{len(part):,}" for part in used),
         "uses": f"train, {source.valid_is_to} and test" if parts.valid else "train and test",
@@ -139,6 +119,18 @@ def run_card(
     paragraphs = (part.replace("\n", " ") for part in TEMPLATE.strip().split("\n\n"))
     filled = (paragraph.format_map(words) for paragraph in paragraphs)
     return "\n\n".join(paragraph for paragraph in filled if paragraph) + "\n"
+
+
+def _model_text(model: LoadedModel | KernelProcess, parameters: str) -> str:
+    """Say what kind of model it is, and how large."""
+    if isinstance(model, KernelProcess):
+        return f"A Gaussian process, carried by {model.config.carriers:,} molecules,"
+    networks, config = len(members_of(model)), model.config
+    kind = "A Graphormer" if networks == 1 else f"The mean of {networks} Graphormers"
+    return (
+        f"{kind} ({config.num_layers} layers, width {config.hidden_dim}, {config.num_heads} heads"
+        f"{parameters})"
+    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,14 +17,12 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import LabelsKind, with_unit
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.tables.table import Table
-from graphxai.runtime.writing import atomic_write, write_whole
+from graphxai.runtime.writing import csv_text, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from graphxai.datasets.open_graph_benchmark import OgbMolecules
-
-__all__ = ["CleanTable", "Finding", "Findings", "TargetColumn", "unbounded"]
 
 FloatArray = NDArray[np.float64]
 CHECKS = ("check", "target", "count", "done")
@@ -209,10 +206,7 @@ class CleanTable:
         """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
-        with atomic_write(folder / "hygiene.csv") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(RECORDS)
-            writer.writerows(self.findings.records())
+        write_whole(folder / "hygiene.csv", csv_text(RECORDS, self.findings.records()))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -27,8 +27,6 @@ from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, Targe
 from graphxai.learning.merging import MoleculeLabels, merge_rows
 from graphxai.learning.suspicions import columns_beside, suspicions, unread_columns
 
-__all__ = ["clean_table", "matching_columns"]
-
 FloatArray = NDArray[np.float64]
 
 MIN_MOLECULES = 20
@@ -300,6 +298,7 @@ def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]
         ),
         Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
         Finding("read as drawn", len(raw.remarks), "kept", "", tuple(raw.remarks)),
+        Finding("isotopes", len(raw.isotopes), "not seen by the model", "", tuple(raw.isotopes)),
     ]
 
 

@@ -12,27 +12,11 @@ from rdkit import Chem, rdBase
 
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4_bits, packed, tanimoto
+from graphxai.datasets.fingerprints import ecfp4_bits, similarities
 from graphxai.datasets.training_set import EDGE, FAR
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.source import Part, Source
 from graphxai.models.graphormer import LoadedModel
-
-__all__ = [
-    "Unseen",
-    "best_slope",
-    "calibrate",
-    "calibrate_readings",
-    "conformal_scores",
-    "coverage",
-    "errors_by_nearness",
-    "errors_by_probability",
-    "guess_width",
-    "nearest_of_other_folds",
-    "nearest_similarities",
-    "pooled",
-    "unseen_by_task",
-]
 
 FloatArray = NDArray[np.float64]
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
@@ -127,13 +111,11 @@ def unseen_by_task(readings: Sequence[FloatArray], part: Part, train: Part) -> l
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
     """Return the ECFP4 Tanimoto similarity of each molecule to the nearest training one, (n,)."""
-    if not smiles:
-        return np.empty(0)
     with rdBase.BlockLogs():
         bits, training_bits = (
-            packed([ecfp4_bits(Chem.MolFromSmiles(s)) for s in each]) for each in (smiles, training)
+            [ecfp4_bits(Chem.MolFromSmiles(s)) for s in each] for each in (smiles, training)
         )
-    return np.array([tanimoto(molecule, training_bits).max() for molecule in bits])
+    return np.array([similarities(molecule, training_bits).max() for molecule in bits])
 
 
 def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:

@@ -18,8 +18,6 @@ from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.table_rows import TableRows
 from graphxai.learning.cleaned_table import Finding, unbounded
 
-__all__ = ["MoleculeLabels", "merge_rows"]
-
 FloatArray = NDArray[np.float64]
 UNSEEN = "differs from the first row only in isotopes or labels of atoms"
 

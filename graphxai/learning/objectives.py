@@ -14,8 +14,6 @@ from graphxai.contract.tasks import Task
 
 SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
 
-__all__ = ["Objective", "censored_loss", "scores"]
-
 
 @dataclass(frozen=True)
 class _Columns:

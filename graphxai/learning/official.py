@@ -20,8 +20,6 @@ from graphxai.models.graphormer import LoadedModel
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import folder_at, write_whole
 
-__all__ = ["official_note", "official_scores", "official_table", "with_official_split"]
-
 SPLIT = "split"  # the column of the table that names the parts
 METRICS = {"rocauc": "ROC-AUC", "ap": "average precision", "rmse": "RMSE"}
 

@@ -28,15 +28,6 @@ from graphxai.runtime.progress import in_chunks
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = [
-    "SizeBuckets",
-    "encode_all",
-    "encoded_molecules",
-    "make_loaders",
-    "predict",
-    "task_readings",
-]
-
 FloatArray = NDArray[np.float64]
 BATCH = 64  # graphs
 POOL = 32  # batches
@@ -116,14 +107,17 @@ def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
 
     A model of nodes answers for the nodes that have a label, in the order of graphs and nodes.
     """
-    encoded = encode_all(graphs, model.config)
+    if (encode := getattr(model, "encoded", None)) is None:  # a Graphormer
+        encoded = encode_all(graphs, model.config)
+    else:
+        encoded = encode(graphs)
     sizes = [int(graph.num_nodes or 0) for graph in encoded]
     device = next(model.parameters()).device
     training = model.training
     model.eval()
     parts: dict[int, Tensor] = {}  # (rows, num_outputs) of each graph
     for numbers in SizeBuckets(sizes, BATCH, shuffle=False):
-        batch = collate([encoded[k] for k in numbers]).to(device)
+        batch = model.collate([encoded[k] for k in numbers]).to(device)
         outputs = model.labelled_outputs(batch).float().cpu()
         rows = [sizes[k] for k in numbers] if model.config.level == "node" else 1
         parts |= dict(zip(numbers, outputs.split(rows), strict=True))

@@ -19,16 +19,6 @@ from graphxai.contract.tasks import Task
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import TargetColumn
 
-__all__ = [
-    "bound_notes",
-    "labels_met",
-    "leak_warnings",
-    "teacher_ahead",
-    "uninformative",
-    "useless_tasks",
-    "verdicts",
-]
-
 FloatArray = NDArray[np.float64]
 FEW_SINGLE = 0.1  # a share of sets with a single class; with fewer they are little use
 MIN_LABELS = 50  # to recognise labels that the starting weights have seen

@@ -24,12 +24,10 @@ from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import EnsembleSettings, GraphSettings, TableSettings
 from graphxai.learning.table import split_table
-from graphxai.learning.training import LearnedModel, Log, RunSource, fit_networks
+from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.learning.writing import record_run, write_run
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
-
-__all__ = ["replicate_rows", "train", "train_replicates", "train_table"]
 
 REPLICATES = "replicates.json"
 
@@ -217,7 +215,7 @@ def _stages(
     source: RunSource, out: Path, log: Log
 ) -> tuple[LearnedModel, Calibration, dict[str, Any]]:
     """Run the stages in which a model learns and is judged."""
-    learned = source.learn(fit_networks(source, out, log), out, log)
+    learned = source.learned(out, log)
     calibration = calibrate(learned, source)
     predictions = {"graphormer": dict(enumerate(calibration.test_readings))}
     scores = score_test_part(source, predictions | source.rivals(learned, log))

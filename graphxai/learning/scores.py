@@ -25,15 +25,6 @@ from graphxai.contract.prediction_metrics import (
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.learning.source import Source
 
-__all__ = [
-    "METRICS",
-    "dummy_predictions",
-    "kept_bounds",
-    "measure",
-    "report_classifier",
-    "score_test_part",
-]
-
 FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 RESAMPLES = 1000  # of the graphs, for an interval

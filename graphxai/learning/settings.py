@@ -14,16 +14,6 @@ from typing import Any, Literal
 
 from graphxai.runtime.options import documented, option
 
-__all__ = [
-    "DigitSettings",
-    "EnsembleSettings",
-    "GraphSettings",
-    "RunSettings",
-    "TableSettings",
-    "TrainingSettings",
-    "versions_for",
-]
-
 CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
 MOLECULES = ("table", "ogb")
 TABLE, GRAPHS, DIGITS = ("table",), ("graphs",), ("mnist-superpixels",)
@@ -191,6 +181,11 @@ class TableSettings(EnsembleSettings):
         "Column with dates or years; the newest molecules are tested.",
         applies_to=TABLE,
     )
+    model: Literal["network", "process"] = option(
+        "network",
+        "A network, or a Gaussian process: in seconds, without the extra `train`, often better.",
+        applies_to=MOLECULES,
+    )
     init_weights: str | Path | None = option(
         "molecules",
         "Weights to start from: a model's name, a folder or 'none'.",
@@ -225,6 +220,11 @@ class TableSettings(EnsembleSettings):
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cannot be combined: give one of them.")
+        of_networks = {"--ensemble": self.ensemble > 1, "--no-teacher": not self.teacher}
+        of_networks |= {"--keep-teacher": self.keep_teacher, "--epochs": self.epochs is not None}
+        for name, was_given in of_networks.items():
+            if self.model == "process" and was_given:
+                raise ValueError(f"a process has no networks and no teacher: leave out {name}.")
         if self.keep_teacher and not self.teacher:
             raise ValueError("without a teacher (--no-teacher) there is no teacher to keep.")
 

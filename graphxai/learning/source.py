@@ -19,12 +19,6 @@ from graphxai.datasets.splits import Split
 from graphxai.learning.cleaned_table import unbounded
 from graphxai.models.graphormer import NODE_LABELS, GraphormerConfig
 
-__all__ = [
-    "Part",
-    "Source",
-    "labelled",
-]
-
 FloatArray = NDArray[np.float64]
 
 

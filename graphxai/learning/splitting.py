@@ -29,17 +29,6 @@ from graphxai.datasets.splits import (
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.settings import GraphSettings
 
-__all__ = [
-    "FEWEST",
-    "MASKS",
-    "graph_parts",
-    "node_parts",
-    "share_of",
-    "standardised",
-    "table_split",
-    "table_tasks",
-]
-
 FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
 MASKS = ("train_mask", "val_mask", "test_mask")  # of nodes, by PyG's convention

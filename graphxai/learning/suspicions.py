@@ -18,8 +18,6 @@ from graphxai.datasets.standardise import parent_of
 from graphxai.datasets.table_rows import TableMolecule, TableRows
 from graphxai.learning.cleaned_table import CleanTable, Finding, TargetColumn
 
-__all__ = ["columns_beside", "require_plain_values", "suspicions", "unread_columns"]
-
 FloatArray = NDArray[np.float64]
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median

@@ -26,6 +26,7 @@ from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
 from graphxai.learning.official import official_note, official_scores, with_official_split
 from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.process import carrier_facts, learn_process
 from graphxai.learning.reliability import (
     bound_notes,
     leak_warnings,
@@ -40,21 +41,25 @@ from graphxai.learning.teachers.gaussian_process import Positions
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
-from graphxai.learning.writing import csv_text, held_out_csv, label_text
+from graphxai.learning.writing import held_out_csv, label_text
 from graphxai.models.graphormer import (
     checkpoint_digest,
     load_checkpoint,
     locate,
     set_standardisation,
 )
-
-__all__ = ["TableSource", "split_table"]
+from graphxai.runtime.writing import csv_text
 
 FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 CHECKED_FOR_LEAKS = 1000  # molecules, at most
 RARE = 0.1  # share of the training molecules below which a class is called rare
 SMALLER = (0.125, 0.25, 0.5)  # shares of the training part on a learning curve, before the whole
+PROCESS_TEXT = (
+    "The kernel is the mean of min-max kernels on five kinds of counts: ECFP6, atom pairs, ECFP4"
+    " with chirality, torsions and FCFP4, of 4,096 columns each. The noise was chosen on folds of"
+    " the training molecules."
+)
 SPLIT_TEXTS = {
     "scaffold": "by Murcko scaffold: test molecules have scaffolds that were never trained on",
     "clusters": "by clusters of similar molecules: those of test molecules were never trained on",
@@ -157,11 +162,18 @@ class TableSource(RunSource):
             "teacher": settings.teacher,
             "ensemble": settings.ensemble,
             "init_weights": None if weights is None else str(weights),
+            "model": settings.model,
         }
 
     def save(self, folder: Path) -> None:
         """Write `hygiene.json` and `hygiene.csv`, see `CleanTable.save`."""
         self.table.save(folder)
+
+    def learned(self, out: Path, log: Log) -> LearnedModel:
+        """Fit a process, or networks and a teacher, and make a model of them."""
+        if self._is_process:
+            return learn_process(self, self.table.standardise, log)
+        return super().learned(out, log)
 
     def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
         """Let the networks and a teacher teach the model, see `teach_networks`."""
@@ -208,10 +220,21 @@ class TableSource(RunSource):
                 name: results[name]
                 for name in ("temperature", "scores", "coverage", "learning_curve")
             },
+            **(carrier_facts(self._training_smiles, settings.seed) if self._is_process else {}),
             "notes": notes,
             "summary": summary(scores),
             **({} if official is None else {"official": official}),
         }
+
+    @property
+    def _is_process(self) -> bool:
+        """Whether the model is a Gaussian process."""
+        return self.settings.model == "process"
+
+    @property
+    def _training_smiles(self) -> tuple[str, ...]:
+        """The canonical SMILES of the training part."""
+        return tuple(self.table.canonical[k] for k in self.parts.train)
 
     @property
     def columns(self) -> list[str]:
@@ -249,7 +272,7 @@ class TableSource(RunSource):
             for finding in table.findings
         ]
         made_from = ", wider far from the training set, made from "
-        if facts["teacher"] is None:
+        if not learned.unseen:
             made_from += "the calibration molecules"
         else:
             made_from += "the training molecules, as they were predicted without their fold"
@@ -268,7 +291,9 @@ class TableSource(RunSource):
             "split": SPLIT_TEXTS.get(self.parts.kind, at_random),
             "where": "The row numbers are in `config.json`.",
             "molecules": MOLECULES[table.standardise],
-            "training": f"{counted(facts['epochs'], 'epoch')} "
+            "training": PROCESS_TEXT
+            if self._is_process
+            else f"{counted(facts['epochs'], 'epoch')} "
             + (f"from the weights `{weights}`" if weights else "from scratch")
             + f", seed {facts['seed']}. {teaching_text(facts)}The weights of the last epoch were"
             " kept.",
@@ -281,7 +306,8 @@ class TableSource(RunSource):
             "learning_curve": curve_text(facts["learning_curve"]),
             "confidential": " `training.csv` contains the training structures, and `held_out.csv`"
             " the others: if they are confidential, delete both before you share the model (how"
-            " near a molecule is to them is then unknown).",
+            " near a molecule is to them is then unknown)."
+            + (" The weights of a process contain counts of all of them." * self._is_process),
         }
 
 
@@ -301,9 +327,10 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
     training_labels = y[list(parts.train)]
     tasks = table_tasks(table.targets, training_labels)
     config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
-    graphs = encode_all(table.graphs, config)
+    is_network = settings.model == "network"
+    graphs = encode_all(table.graphs, config) if is_network else list(table.graphs)
     warnings = []
-    if settings.init_weights is not None:
+    if is_network and settings.init_weights is not None:
         start = load_checkpoint(locate(settings.init_weights))
         checked = np.linspace(0, len(y) - 1, min(len(y), CHECKED_FOR_LEAKS)).astype(int)
         outputs = predict(start, [graphs[k] for k in checked]).double().numpy()

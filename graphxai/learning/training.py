@@ -34,19 +34,6 @@ from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Tea
 from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
 from graphxai.runtime.progress import progress_bar
 
-__all__ = [
-    "LearnedModel",
-    "Log",
-    "RunSource",
-    "fit_networks",
-    "joined_networks",
-    "network_folder",
-    "recombined_smiles",
-    "teach_network",
-    "teach_networks",
-    "unseen_readings",
-]
-
 FloatArray = NDArray[np.float64]
 Log = Callable[[str], None]
 STUDENT = replace(FINETUNING, epochs=4, learning_rate=5e-4, label_smoothing=0.0)
@@ -63,7 +50,7 @@ class LearnedModel:
     """The result of learning from a source.
 
     Attributes:
-        model: a network, or an ensemble of several.
+        model: a network, an ensemble of several, or a process.
         best_epochs: the epoch whose weights each network has.
         forests: two forests to compare with, by name. They are among the sources of a teacher.
         teacher: the teacher; None if the networks learned from the labels alone.
@@ -76,7 +63,7 @@ class LearnedModel:
             for recombined molecules that were kept back, and what it would have been taught (2, k).
     """
 
-    model: LoadedModel
+    model: Any
     best_epochs: tuple[int, ...] = ()
     forests: Mapping[str, ForestSource | ProcessSource] = field(default_factory=dict)
     teacher: Teacher | None = None
@@ -123,6 +110,10 @@ class RunSource(Source, ABC):
 
     def save(self, folder: Path) -> None:
         """Write what is known of the source before training."""
+
+    def learned(self, out: Path, log: Log) -> LearnedModel:
+        """Fit networks, and make a model of them."""
+        return self.learn(fit_networks(self, out, log), out, log)
 
     @abstractmethod
     def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
@@ -249,7 +240,7 @@ def teach_networks(
         )  # fmt: skip
     first = students[0]
     log(f"the teacher's share, the rest is the networks' own: {shares_text(first.shares)}")
-    joined = joined_networks([student.model for student in students])  # type: ignore[misc]
+    joined = joined_networks([student.model for student in students])
     similarity = nearest_of_other_folds(train.smiles, source.folds)
     joint = joint_readings(by_teacher, by_network, shares)
     unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]

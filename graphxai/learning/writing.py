@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,9 +16,8 @@ from graphxai.learning.card import run_card
 from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
-from graphxai.runtime.writing import json_text, write_whole
-
-__all__ = ["bound_text", "csv_text", "held_out_csv", "label_text", "record_run", "write_run"]
+from graphxai.models.process import KernelProcess, save_process
+from graphxai.runtime.writing import csv_text, json_text, write_whole
 
 FloatArray = NDArray[np.float64]
 
@@ -69,7 +66,8 @@ def write_run(
         The checkpoint folder, `out / "model"`.
     """
     model, facts = learned.model, source.facts(learned, results)
-    save: Any = save_ensemble if isinstance(model, Ensemble) else save_checkpoint
+    others: dict[type, Any] = {Ensemble: save_ensemble, KernelProcess: save_process}
+    save = others.get(type(model), save_checkpoint)
     card = run_card(source, learned, facts, command)
     folder: Path = save(model, out / "model", card=card, metadata=facts)
     scores = {name: facts[name] for name in source.stored if name in facts}
@@ -124,12 +122,3 @@ def held_out_csv(parts: Mapping[str, Iterable[str]]) -> str:
     """Return the file `HELD_OUT` of a checkpoint as text, from canonical SMILES by part."""
     rows = ([smiles, part] for part, chosen in parts.items() for smiles in chosen)
     return csv_text(["smiles", "part"], rows)
-
-
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a CSV file as text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()

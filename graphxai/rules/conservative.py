@@ -327,6 +327,11 @@ def by_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
     return x * constant_ratio(x.detach(), f).detach()
 
 
+def quotient(x: Tensor, scale: Tensor) -> Tensor:
+    """Compute x / scale. The scale, which may depend on x, is constant under the rule LN."""
+    return x / (scale.detach() if _rules.get().layernorm else scale)
+
+
 def relu(x: Tensor) -> Tensor:
     """Compute ReLU.
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
-__all__ = ["ROOT_ARGUMENT", "DownloadError", "data_root", "fetch"]
-
-_CHUNK = 1 << 20
 ROOT_ARGUMENT = "root=..."  # how messages name the argument for the folder of the data sets
 
 
@@ -65,8 +64,7 @@ def fetch(
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as out, urllib.request.urlopen(url, timeout=timeout) as source:
-            while chunk := source.read(_CHUNK):
-                out.write(chunk)
+            shutil.copyfileobj(source, out)
         wrong = _mismatch(part, md5, sha256)
         if wrong:
             raise DownloadError(
@@ -92,10 +90,9 @@ def _mismatch(path: Path, md5: str | None, sha256: str | None) -> str:
     for name, expected in (("md5", md5), ("sha256", sha256)):
         if expected is None:
             continue
-        digest = hashlib.new(name, usedforsecurity=False)
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-        if digest.hexdigest() != expected:
-            return f"{name} {digest.hexdigest()}, expected {expected}"
+            made = partial(hashlib.new, name, usedforsecurity=False)
+            digest = hashlib.file_digest(file, made).hexdigest()
+        if digest != expected:
+            return f"{name} {digest}, expected {expected}"
     return ""

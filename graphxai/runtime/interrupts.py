@@ -9,15 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "Interrupted",
-    "interrupt_if_deferred",
-    "interrupts_are_deferred",
-    "interrupts_deferred",
-    "results_kept",
-    "sigterm_handler_kept",
-]
-
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with what was done before it.

@@ -32,8 +32,6 @@ from graphxai.runtime.interrupts import (
     interrupts_deferred,
 )
 
-__all__ = ["LIBRARIES", "folders_beside", "import_in_one_piece", "is_interactive", "lazily"]
-
 
 def lazily(
     package: str, file: str
@@ -86,36 +84,11 @@ def folders_beside(package: str) -> list[str]:
 
 
 LIBRARIES = {
-    "PIL",
-    "anywidget",
-    "chemprop",
-    "contourpy",
-    "fontTools",
-    "fpdf",
-    "graphxai",
-    "ipywidgets",
-    "lightning",
-    "llvmlite",
-    "matplotlib",
-    "networkx",
-    "numba",
-    "numpy",
-    "ogb",
-    "openpyxl",
-    "pandas",
-    "pyarrow",
-    "pytorch_lightning",
-    "pyvips",
-    "ray",
-    "rdkit",
-    "scipy",
-    "selfies",
-    "skimage",
-    "sklearn",
-    "torch",
-    "torch_geometric",
-    "torchmetrics",
-}
+    "PIL", "anywidget", "chemprop", "contourpy", "fontTools", "fpdf", "graphxai", "ipywidgets",
+    "lightning", "llvmlite", "matplotlib", "networkx", "numba", "numpy", "ogb", "openpyxl",
+    "pandas", "pyarrow", "pytorch_lightning", "pyvips", "ray", "rdkit", "scipy", "selfies",
+    "skimage", "sklearn", "torch", "torch_geometric", "torchmetrics",
+}  # fmt: skip
 """The packages that are imported in one piece: ours, and those that it uses."""
 
 OURS = "graphxai"

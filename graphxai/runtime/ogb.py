@@ -10,8 +10,6 @@ from importlib import import_module
 from threading import Lock
 from types import ModuleType
 
-__all__ = ["import_ogb", "is_ogb_name"]
-
 _VARIABLE = "OUTDATED_IGNORE"  # which `ogb` sets, and which silences `outdated` for other packages
 _lock = Lock()
 

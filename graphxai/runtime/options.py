@@ -1,30 +1,23 @@
-"""Settings that Python and the command line share: a field declares its option and its keyword."""
+"""Settings that Python and the command line share: a field declares its option and its keyword.
+
+Functions that hand on keywords show them one by one, and misspelt names get a suggestion.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from .suggestions import require_options
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "SAME",
-    "CommandLineOption",
-    "accepts",
-    "as_in",
-    "documented",
-    "option",
-    "with_options",
-]
-
 SAME: Any = object()  # as the default of an option: that of Python
 Settings = TypeVar("Settings", bound="DataclassInstance")
+Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
@@ -172,3 +165,44 @@ def _with_fields(signature: inspect.Signature, settings_class: type) -> inspect.
         if argument.kind is keyword_only
     ]
     return signature.replace(parameters=[*before, *options, *after])
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a sentence with the name most like a misspelt one, to put behind an error, or ""."""
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    close = get_close_matches(name.lower(), by_lower_case, 1)
+    return f" Did you mean {by_lower_case[close[0]]!r}?" if close else ""
+
+
+def require_options(given: Iterable[str], known: Sequence[str], function: str) -> None:
+    """Raise TypeError if an option is none of those that a function knows, with the closest one."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(known)}."
+            raise TypeError(f"{function} has no option {name!r}: {hint}")
+
+
+def with_keywords(function: Callable[Args, Result]) -> Callable[Args, Result]:
+    """Show the keywords of `**options: Unpack[SomeTypedDict]` in a function's signature.
+
+    Type checkers read them from the annotation. With this decorator, notebooks complete them, the
+    documentation lists them, and one that does not exist is a TypeError, as for any function. Their
+    defaults are shown as `...`, and stand in the docstring.
+    """
+    plain = inspect.signature(function)
+    *others, last = plain.parameters.values()
+    (options,) = get_args(last.annotation)  # what Unpack[...] holds
+    keywords = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+        for name, kind in options.__annotations__.items()
+    ]
+    signature = plain.replace(parameters=[*others, *keywords])
+
+    @wraps(function)
+    def called(*args: Args.args, **kwargs: Args.kwargs) -> Result:
+        signature.bind(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    called.__signature__ = signature  # type: ignore[attr-defined]
+    return called

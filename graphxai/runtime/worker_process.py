@@ -25,8 +25,6 @@ from multiprocessing.process import BaseProcess
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["Answer", "LostItem", "PieceResult", "WorkerProcess", "as_bytes", "sendable_error"]
-
 _main_module = threading.Lock()  # held while the script's module is hidden
 
 

@@ -23,17 +23,9 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import Any, NamedTuple, TypeVar
 
-from .worker_process import Answer, LostItem, PieceResult, WorkerProcess, as_bytes
-
-__all__ = [
-    "LostItem",
-    "PieceResult",
-    "allowed_cores",
-    "checked_workers",
-    "free_cores",
-    "in_workers",
-    "map_in_processes",
-]
+from .worker_process import Answer, WorkerProcess, as_bytes
+from .worker_process import LostItem as LostItem
+from .worker_process import PieceResult as PieceResult
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/results/workers.md
 HEARD = 0.2  # seconds until Ctrl-C is heard that another thread received while this one waits

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
@@ -16,17 +18,6 @@ from secrets import token_hex
 from typing import IO, Any
 
 from filelock import FileLock, Timeout  # torch brings it
-
-__all__ = [
-    "Appended",
-    "atomic_write",
-    "exclusive_lock",
-    "folder_at",
-    "json_text",
-    "place_of",
-    "synced_together",
-    "write_whole",
-]
 
 SYNCED_EVERY = 1.0  # seconds
 # A list of numbers as JSON indents it. Text in JSON never contains a line break.
@@ -126,6 +117,15 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> Path:
     with atomic_write(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
     return Path(path)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a CSV file as text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def json_text(content: Any) -> str:

@@ -5,11 +5,11 @@ pool of processes, or an engine such as Ray, Spark or Dask, can call them anywhe
 explained as a whole, because its results would be rounded differently if it were split.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
@@ -25,9 +25,8 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.compute.models import Model, last_written, load
-from graphxai.explanation.compute.nearness import read_nearness
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.explanation.compute.predicting import predict_prepared
+from graphxai.explanation.compute.predicting import predict_prepared, read_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction, parent_cells
@@ -160,15 +159,13 @@ class ExplainBatch:
                 read_nearness(explanation)  # now, while the molecule that was read is at hand
                 yield row, explanation
 
-        name_of = dict(zip(numbers, names or [""] * len(numbers), strict=True))
-        rows: list[ExplainedRow | NamedRejectedRow] = []
-        with one_thread():
-            for encoded, rejected in _encoded(model, smiles, numbers):
-                explained, failed = _all_that_work(work, encoded)
-                rows += (NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in rejected)
-                rows += (NamedRejectedRow(**vars(r), name=name_of[r.row]) for r in failed)
-                rows += (ExplainedRow(row, done, name_of[row]) for row, done in explained)
-        return sorted(rows, key=lambda row: row.row)
+        made = rows_of(work, model, smiles, numbers)
+        return [
+            ExplainedRow(row, made.results[row], name)
+            if row in made.results
+            else NamedRejectedRow(**vars(made.rejected[row]), name=name)
+            for row, name in sorted(zip(numbers, names or [""] * len(numbers), strict=True))
+        ]
 
     def _row(
         self, row: ExplainedRow | NamedRejectedRow, named: bool, by_teacher: dict[str, str]
@@ -246,12 +243,19 @@ class PredictBatch:
         """Predict molecules, and return rows like those of `ExplainBatch`."""
         panel = self.panel
         profile = self._profile(panel)
-        of_models = [predicted_rows(model, smiles, numbers) for model in panel.models]
-        by_teacher = [_teacher_rows(panel, k, each.items) for k, each in enumerate(of_models)]
+        of_models: list[Rows[tuple[Prediction, ...]]] = []
+        for model in panel.models:
+            work = partial(predict_prepared, model, training=training_set_of(model))
+            of_models.append(rows_of(work, model, smiles, numbers))
+        by_teacher = []
+        for k, each in enumerate(of_models):
+            written = [item.smiles or "" for item in each.items.values()]
+            cells_of = teacher_cells(panel, k, written)
+            by_teacher.append(dict(zip(each.items, cells_of, strict=True)))
         cells: dict[int, dict[str, Any]] = {}
         for row in numbers:
             by_task = [
-                {p.task: p.at(self.level) for p in each.predictions.get(row, ())} or None
+                {p.task: p.at(self.level) for p in each.results.get(row, ())} or None
                 for each in of_models
             ]
             predictions = panel.merged(by_task)
@@ -259,8 +263,9 @@ class PredictBatch:
                 rejected = NamedRejectedRow(**vars(of_models[0].rejected[row]))
                 cells[row] = rejected_cells(rejected, False)
                 continue
-            item = next(each.items[row] for each in of_models if row in each.predictions)
-            cells[row] = {"row": row, "smiles": one_line(given_smiles(item))}
+            item = next(each.items[row] for each in of_models if row in each.results)
+            given = item.smiles if item.as_given is None else item.as_given.smiles
+            cells[row] = {"row": row, "smiles": one_line(given or "")}
             cells[row] |= prediction_cells(
                 [*predictions.values()],
                 None if profile is None else profile.score(predictions),
@@ -281,34 +286,46 @@ class PredictBatch:
 
 
 @dataclass(frozen=True)
-class PredictedRows:
-    """Molecules of a table that a model predicted, all by row number.
+class Rows(Generic[Result]):
+    """What was computed of the molecules of a table, all by row number.
 
     Attributes:
         items: the molecules that could be read, without their graphs, which take much memory.
-        predictions: the predictions of all tasks.
+        results: the results.
         rejected: the rows that were left out.
     """
 
     items: dict[int, Input]
-    predictions: dict[int, tuple[Prediction, ...]]
+    results: dict[int, Result]
     rejected: dict[int, RejectedRow]
 
 
-def predicted_rows(model: Model, smiles: Sequence[str], numbers: Sequence[int]) -> PredictedRows:
-    """Predict molecules, each of which fails alone."""
-    training = training_set_of(model)
+def rows_of(
+    work: Callable[[Encoded], Iterable[tuple[int, Result]]],
+    model: Model,
+    smiles: Sequence[str],
+    numbers: Sequence[int],
+) -> Rows[Result]:
+    """Compute the result of each molecule for a model, each of which fails alone.
 
-    def work(rows: Encoded) -> Iterator[tuple[int, tuple[Prediction, ...]]]:
-        return predict_prepared(model, rows, training=training)
-
-    rows = PredictedRows({}, {}, {})
+    There is one part, or several where the molecules are so large that memory could run out.
+    """
+    rows = Rows[Result]({}, {}, {})
+    texts = dict(zip(numbers, smiles, strict=True))
     with one_thread():
-        for encoded, rejected in _encoded(model, smiles, numbers):
-            predicted, failed = _all_that_work(work, encoded)
+        # errors of any type are caught, because one row must not stop the others
+        for chunk in in_chunks(model, list(texts.items()), Exception):
+            encoded = [(row, item) for row, item in chunk if isinstance(item, Input)]
+            results, rejected = _all_that_work(work, encoded)
+            for row, item in chunk:
+                if isinstance(item, MoleculeError):
+                    text = shortened(texts[row], MAX_QUOTED)
+                    rejected.append(RejectedRow(row, text, str(item)))
+                elif isinstance(item, Exception):
+                    rejected.append(_rejected_for(row, texts[row], item))
             rows.items.update((row, replace(item, graph=Graph())) for row, item in encoded)
-            rows.predictions.update(predicted)
-            rows.rejected.update((row.row, row) for row in [*rejected, *failed])
+            rows.results.update(results)
+            rows.rejected.update((row.row, row) for row in rejected)
     return rows
 
 
@@ -332,11 +349,6 @@ def require_molecules(model: Model) -> None:
         )
 
 
-def given_smiles(item: Input) -> str:
-    """The SMILES of a molecule as it was given."""
-    return (item.smiles if item.as_given is None else item.as_given.smiles) or ""
-
-
 def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
     """Return the cells of a row that was left out, with its name if the table has names."""
     cells = {"row": row.row, "smiles": one_line(row.smiles), "reason": one_line(row.reason)}
@@ -348,31 +360,9 @@ def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
     return cells | {"name": name} if named else cells
 
 
-def _encoded(
-    model: Model, smiles: Sequence[str], numbers: Sequence[int]
-) -> Iterator[tuple[Encoded, list[RejectedRow]]]:
-    """Encode molecules with their row numbers, and list the rows that cannot be read.
-
-    There is one part, or several where the molecules are so large that memory could run out.
-    """
-    texts = iter(smiles)
-    # errors of any type are caught, because one row must not stop the others
-    for chunk in in_chunks(model, list(zip(numbers, smiles, strict=True)), Exception):
-        rejected: list[RejectedRow] = []
-        encoded: Encoded = []
-        for (row, item), text in zip(chunk, texts, strict=False):
-            if isinstance(item, MoleculeError):
-                rejected.append(RejectedRow(row, shortened(text, MAX_QUOTED), str(item)))
-            elif isinstance(item, Exception):
-                rejected.append(_rejected_for(row, text, item))
-            else:
-                encoded.append((row, item))
-        yield encoded, rejected
-
-
 def _all_that_work(
-    work: Callable[[Encoded], Iterable[Result]], rows: Encoded
-) -> tuple[list[Result], list[RejectedRow]]:
+    work: Callable[[Encoded], Iterable[tuple[int, Result]]], rows: Encoded
+) -> tuple[list[tuple[int, Result]], list[RejectedRow]]:
     """Return the results of encoded rows, and the rows that fail even when they are alone."""
     try:
         return list(work(rows)), []
@@ -390,11 +380,3 @@ def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> Re
     """Make a rejected row with the error on one line."""
     reason = shortened(one_line(str(error)) or type(error).__name__, 300)
     return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
-
-
-def _teacher_rows(
-    panel: ModelPanel, place: int, items: Mapping[int, Input]
-) -> dict[int, dict[str, str]]:
-    """Return the cells that the teacher beside a model predicts for each row, if there is one."""
-    written = [item.smiles or "" for item in items.values()]
-    return dict(zip(items, teacher_cells(panel, place, written), strict=True))

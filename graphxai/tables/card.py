@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphxai.chemistry.counterfactuals import Counterfactual
+from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.fragments import Fragments
-from graphxai.chemistry.measurements import sentence_about
-from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import TrainingSet
-from graphxai.evaluation.trust.distance import distance_of
-from graphxai.evaluation.trust.signs import Sign
+from graphxai.evaluation.trust.errors import distance_of
 from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
@@ -101,10 +98,6 @@ def property_facts(
 
 def change_facts(change: Counterfactual | ProfileCounterfactual) -> dict[str, Any]:
     """Return what is known about a change of a molecule, besides what is predicted of it."""
-    if isinstance(change, ProfileCounterfactual):
-        measured = sentence_about(change.measured)
-    else:
-        measured = "" if change.measured is None else change.measured.sentence
     effort = change.accessibility
     return {
         "smiles": change.smiles,
@@ -115,7 +108,7 @@ def change_facts(change: Counterfactual | ProfileCounterfactual) -> dict[str, An
         "similarity": rounded([change.similarity], 2)[0],
         "accessibility": None if effort is None else rounded([effort], 2)[0],
         "alerts": list(change.alerts),
-        "measured": minus_signs(measured),
+        "measured": minus_signs(change.measured_sentence),
     }
 
 
@@ -222,25 +215,29 @@ def molecule_card(
     mol = explanation.molecule
     if mol is None:
         raise ValueError("a page shows molecules, but this explanation has none.")
-    value, value_name = _value(explanation)
+    # molecules are sorted and filtered by a value
+    prediction = explanation.prediction
+    value, value_name = prediction.value, prediction.heading
+    if value is None:
+        choice, subject = explanation.wanted.choice, explanation.subject
+        if not isinstance(choice, str):  # the difference of two classes
+            choice, subject = str(prediction.label), f"{prediction.task}: {prediction.label}"
+        value, value_name = prediction.probabilities[choice], f"Probability of {subject}"
     # The explained task comes first, so that its value is beside the measured value.
-    predictions = sorted(
-        explanation.predictions, key=lambda p: p.task != explanation.prediction.task
-    )
+    predictions = sorted(explanation.predictions, key=lambda p: p.task != prediction.task)
     content: dict[str, Any] = {
         "name": name,
         "row": row,
         "smiles": explanation.smiles or "",
         "predictions": [[p.task, minus_signs(str(p))] for p in predictions],
         "ranges": [minus_signs(p.range) for p in predictions],
-        "value": value,
+        "value": rounded([value])[0],
         "value_name": value_name,
-        "label": explanation.prediction.label,
+        "label": prediction.label,
         "target": with_unit(explanation.subject, explanation.unit),
         "legend": list(explanation.legend),
         "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
-        "r": rounded(explanation.relevance),
-        "equivalent": explanation.equivalent,
+        **view_facts(explanation),
         "others": {},
         "fragments": [
             [part.name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
@@ -249,7 +246,6 @@ def molecule_card(
         "trust": trust_facts(trust),
         "draw": drawing(mol if drawn is None else drawn, keep=drawn is not None),
     }
-    content |= bond_facts(explanation)
     if explanation.note:
         content["note"] = explanation.note
     if explanation.as_given is not None:
@@ -278,17 +274,8 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
 
 def view_facts(explanation: Explanation) -> dict[str, Any]:
     """Return what the picture of an explained molecule shows: the relevance of atoms and bonds."""
-    return {
-        "r": rounded(explanation.relevance),
-        "equivalent": explanation.equivalent,
-        **bond_facts(explanation),
-    }
-
-
-def bond_facts(explanation: Explanation) -> dict[str, list[float]]:
-    """Return the relevance of the bonds under the key `bonds`, or nothing if they have none."""
-    bonds = explanation.bonds
-    return {} if bonds is None else {"bonds": rounded(bonds)}
+    facts = {"r": rounded(explanation.relevance), "equivalent": explanation.equivalent}
+    return facts if explanation.bonds is None else facts | {"bonds": rounded(explanation.bonds)}
 
 
 def trust_facts(trust: Trust) -> dict[str, Any]:
@@ -296,23 +283,10 @@ def trust_facts(trust: Trust) -> dict[str, Any]:
     return {
         "level": trust.level,
         "sentence": trust.sentence,
-        "signs": [_sign(sign) for sign in trust.of_molecule],
+        "signs": [  # with the structures to be drawn beside them, if any
+            [s.name, s.level, s.text, list(s.structures)]
+            if s.structures
+            else [s.name, s.level, s.sentence]
+            for s in trust.of_molecule
+        ],
     }
-
-
-def _sign(sign: Sign) -> list[Any]:
-    """Return a sign's name, level and finding, and the structures to be drawn beside it, if any."""
-    if sign.structures:
-        return [sign.name, sign.level, sign.text, list(sign.structures)]
-    return [sign.name, sign.level, sign.sentence]
-
-
-def _value(explanation: Explanation) -> tuple[float, str]:
-    """Return the value by which molecules are sorted and filtered, and its name."""
-    prediction = explanation.prediction
-    if prediction.value is not None:
-        return rounded([prediction.value])[0], prediction.heading
-    choice, subject = explanation.wanted.choice, explanation.subject
-    if not isinstance(choice, str):  # the difference of two classes
-        choice, subject = str(prediction.label), f"{prediction.task}: {prediction.label}"
-    return rounded([prediction.probabilities[choice]])[0], f"Probability of {subject}"

@@ -14,7 +14,6 @@ from graphxai.explanation.prediction import (
     property_columns,
     table_cells,
 )
-from graphxai.models.graphormer import Ensemble, Graphormer
 
 if TYPE_CHECKING:
     from graphxai.learning.teachers.stacking import Teacher
@@ -94,7 +93,7 @@ def teacher_cells(panel: ModelPanel, place: int, smiles: Sequence[str]) -> list[
 
 def ledger_columns(model: Model) -> tuple[str, ...]:
     """Return the columns of the ledger. Wrapped models may have relevance in other inputs."""
-    return LEDGER if isinstance(model, Graphormer | Ensemble) else (*LEDGER, "other_inputs")
+    return (*LEDGER, "other_inputs") if hasattr(model, "explained_inputs") else LEDGER
 
 
 def ledger_cells(model: Model, explanation: Explanation) -> dict[str, str]:

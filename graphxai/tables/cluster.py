@@ -44,7 +44,7 @@ from .pieces import Piece, absolute, cells_of, files_of, spans_left, structures_
 from .rows import CHUNK
 from .run import TableCounts
 from .settings import DatasetSettings, RaySettings
-from .shards import Shard, ShardFolder, require_complete
+from .shards import ShardFolder, require_complete
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -135,7 +135,8 @@ def explain_on_ray(
         advance(sum(shard.rows for shard in before))
         if _start(ray, settings.address):
             stack.callback(ray.shutdown)
-        workers = settings.workers or _cores(ray)
+        cores = int(ray.cluster_resources().get("CPU", 1))  # of all machines
+        workers = settings.workers or max(1, cores)
         size = min(settings.shard_rows, CHUNK * math.ceil(max(rows, 1) / (4 * workers * CHUNK)))
         done = [shard.span for shard in before]
         left = [piece.part(span) for piece in files for span in spans_left(piece, done, size)]
@@ -148,17 +149,9 @@ def explain_on_ray(
         require_complete(shards, rows)
         about = {"rows": rows, "versions": versions() | {"ray": ray.__version__}}
         results.finish(description | about, shards)
-    return _counts(shards, before, nearness)
-
-
-def _counts(
-    shards: Sequence[Shard], before: Sequence[Shard], nearness: Counter[str]
-) -> TableCounts:
-    """Count the rows in the shards that were not there before."""
     new = [shard for shard in shards if shard not in before]
-    rejected = sum(shard.rejected for shard in new)
-    explained = sum(shard.rows for shard in new) - rejected
-    return TableCounts(explained, rejected, sum(shard.rows for shard in before), nearness)
+    rejected, earlier = sum(shard.rejected for shard in new), sum(shard.rows for shard in before)
+    return TableCounts(sum(shard.rows for shard in new) - rejected, rejected, earlier, nearness)
 
 
 @dataclass(frozen=True)
@@ -189,15 +182,14 @@ class _WriteShards:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the rows of each piece, how near they are to the training set, and its error."""
-        results = [self._result_of(Piece.of(piece)) for piece in batch["piece"]]
-        rows, nearness, error = map(list, zip(*results, strict=True))
-        return {"rows": rows, "nearness": nearness, "error": error}
-
-    def _result_of(self, piece: Piece) -> tuple[int, str, str]:
-        try:
-            return *self._write(piece), ""
-        except OSError as error:  # returned as text, because Ray would wrap it and lose its cause
-            return 0, "{}", str(error)
+        results: list[tuple[int, str, str]] = []
+        for text in batch["piece"]:
+            try:
+                results.append((*self._write(Piece.of(text)), ""))
+            except OSError as error:  # as text, because Ray would wrap it and lose its cause
+                results.append((0, "{}", str(error)))
+        rows, nearness, errors = map(list, zip(*results, strict=True))
+        return {"rows": rows, "nearness": nearness, "error": errors}
 
     def _write(self, piece: Piece) -> tuple[int, str]:
         values, *names = cells_of(piece, self.table, list(self.columns))
@@ -248,11 +240,6 @@ def _start(ray: Any, address: str | None) -> bool:
     with sigterm_handler_kept():
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
     return True
-
-
-def _cores(ray: Any) -> int:
-    """Return the number of cores of all machines."""
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _batch(model: "Model | str | Path", method: Method, target: Any) -> ExplainBatch:

@@ -5,7 +5,7 @@ molecules stop the training and calibrate the model, and are not learned from.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,7 +80,7 @@ class _GraphormerEstimator(BaseEstimator):
         inputs: Any = X if isinstance(X, str) else _structures(X)
         return explain(self.model_, inputs, **{"method": method, **options})
 
-    def _train(self, X: Any, columns: dict[str, Sequence[str]]) -> None:
+    def _train(self, X: Any, columns: Mapping[str, Sequence[str]]) -> None:
         """Train on molecules and columns of labels, and keep the model as `model_`."""
         structures = _structures(X)
         check_consistent_length(structures, *columns.values())
@@ -94,7 +94,8 @@ class _GraphormerEstimator(BaseEstimator):
             with table.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow([SMILES, *columns])
-                writer.writerows(zip(map(_as_smiles, structures), *columns.values(), strict=True))
+                written = (s if isinstance(s, str) else Chem.MolToSmiles(s) for s in structures)
+                writer.writerows(zip(written, *columns.values(), strict=True))
             clean = clean_table(
                 table,
                 SMILES,
@@ -153,7 +154,8 @@ class GraphormerRegressor(RegressorMixin, _GraphormerEstimator):
         self.several_ = values.ndim > 1
         columns = values.reshape(len(values), -1).T
         names = ["y"] if len(columns) == 1 else [f"y{k + 1}" for k in range(len(columns))]
-        self._train(X, {n: _as_cells(column) for n, column in zip(names, columns, strict=True)})
+        cells = [["" if np.isnan(v) else repr(v) for v in column] for column in columns.tolist()]
+        self._train(X, dict(zip(names, cells, strict=True)))
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -204,11 +206,6 @@ def _class_name(number: int) -> str:
     return f"class {number}"
 
 
-def _as_cells(values: NDArray[np.float64]) -> list[str]:
-    """Write values as cells, which are empty for NaN."""
-    return ["" if np.isnan(value) else repr(float(value)) for value in values]
-
-
 def _structures(X: Any) -> list[Any]:
     """Return molecules as a list, from a list, an array or a column of a frame.
 
@@ -228,7 +225,3 @@ def _structures(X: Any) -> list[Any]:
                 f"X holds {type(structure).__name__}: give SMILES, or RDKit molecules."
             )
     return structures
-
-
-def _as_smiles(structure: "str | Chem.Mol") -> str:
-    return structure if isinstance(structure, str) else str(Chem.MolToSmiles(structure))

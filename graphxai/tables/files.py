@@ -45,28 +45,26 @@ class CsvFormat:
         if self.excel_safe:
             records = map(guarded, records)
         if self.dialect.decimal != ".":
-            records = map(self._with_decimals, records)
+            numbers = [name for name, kind in self.columns.items() if kind in (float, list)]
+            records = (
+                {
+                    **r,
+                    **{n: self.dialect.number(r[n]) for n in numbers if isinstance(r.get(n), str)},
+                }
+                for r in records
+            )
         return self._text(records)
 
     def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
         with io.StringIO() as text:
-            writer = csv.DictWriter(
-                text,
-                list(self.columns),
-                delimiter=self.dialect.separator,
-                lineterminator="\n",
-            )
-            writer.writerows(records)
+            options: Any = {"delimiter": self.dialect.separator, "lineterminator": "\n"}
+            plain = csv.DictWriter(text, list(self.columns), **options)
+            # Python's writer leaves a carriage return outside quotes
+            quoted = csv.DictWriter(text, list(self.columns), quoting=csv.QUOTE_ALL, **options)
+            for record in records:
+                has_return = any(isinstance(c, str) and "\r" in c for c in record.values())
+                (quoted if has_return else plain).writerow(record)
             return text.getvalue()
-
-    def _with_decimals(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the numbers of a record with the decimal mark of the dialect."""
-        return {
-            name: self.dialect.number(cell)
-            if isinstance(cell, str) and self.columns.get(name) in (float, list)
-            else cell
-            for name, cell in record.items()
-        }
 
 
 class AppendedCsv:
@@ -168,14 +166,16 @@ def csv_options(dialect: Dialect) -> dict[str, Any]:
 
 
 def rows_in(path: Path, separator: str = ",") -> set[int]:
-    """Return the row numbers in a CSV file, after dropping an incomplete last line from it."""
+    """Return the row numbers in a CSV file, after dropping an incomplete last row from it."""
     if not path.exists():
         return set()
     place_of(path)
-    whole = 0
+    whole = read = quotes = 0
     with path.open("r+b") as lines:
         for line in lines:
-            whole += len(line) if line.endswith(b"\n") else 0
+            read, quotes = read + len(line), quotes + line.count(b'"')
+            # a line that ends between quotes ends within a cell
+            whole = read if line.endswith(b"\n") and quotes % 2 == 0 else whole
         lines.truncate(whole)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -186,10 +186,20 @@ def rows_in(path: Path, separator: str = ",") -> set[int]:
 
 
 def with_items(record: str, items: Mapping[str, str]) -> str:
-    """Add data items at the end of a record of an SD file."""
+    """Add data items at the end of a record of an SD file.
+
+    A blank line, which would end the item, is left out.
+    """
     body, end, _ = record.rpartition("$$$$")
-    lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in items.items() if text]
+    texts = {name: _item_text(text) for name, text in items.items()}
+    lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in texts.items() if text]
     return f"{body}{''.join(lines)}{end}\n" if end else record
+
+
+def _item_text(text: str) -> str:
+    """Return the lines of a data item, none of which may look like the next item or record."""
+    lines = (line for line in text.splitlines() if line.strip())
+    return "\n".join(f" {line}" if line.startswith((">", "$$$$")) else line for line in lines)
 
 
 def _item_name(name: str) -> str:
@@ -254,7 +264,7 @@ def csv_to_parquet(
     as_typed = pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal)
     # The header is read as a row and left out, because its names may have an apostrophe for Excel.
     as_named = pa_csv.ReadOptions(column_names=list(columns), skip_rows_after_names=1)
-    as_cut = pa_csv.ParseOptions(delimiter=dialect.separator)
+    as_cut = pa_csv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True)
     with (
         atomic_write(path, "wb") as file,
         pa_csv.open_csv(table, as_named, as_cut, as_typed) as rows,

@@ -122,13 +122,14 @@ def structures_of(table: str | os.PathLike[str], asked: str | None) -> str:
             return open_table(copy, asked).structures.name
     dataset = _dataset(filesystem, path, os.fspath(table))
     names = dataset.schema.names
-    return structure_column(path, names, lambda: _texts(dataset.head(SAMPLE), names), asked).name
 
+    def sample() -> list[tuple[str, ...]]:
+        """Return the first rows as text."""
+        cells = dataset.head(SAMPLE)
+        columns = [[as_text(value) for value in cells.column(name).to_pylist()] for name in names]
+        return list(zip(*columns, strict=True))
 
-def _texts(cells: Any, names: list[str]) -> list[tuple[str, ...]]:
-    """Return the rows of an Arrow table as text."""
-    columns = [[as_text(value) for value in cells.column(name).to_pylist()] for name in names]
-    return list(zip(*columns, strict=True))
+    return structure_column(path, names, sample, asked).name
 
 
 def spans_left(piece: Piece, done: list[Span], size: int) -> Iterator[Span]:
@@ -164,7 +165,10 @@ def cells_of(piece: Piece, table: str, columns: list[str]) -> list[list[Any]]:
             columns=columns, offset=piece.start, limit=piece.rows
         )
     else:
-        with _parquet(filesystem_of(table)[0], piece.path) as file:
+        import pyarrow.parquet as pq
+
+        source = filesystem_of(table)[0].open_input_file(piece.path)
+        with source, pq.ParquetFile(source) as file:
             groups = range(file.num_row_groups)
             starts = [0, *accumulate(file.metadata.row_group(k).num_rows for k in groups)]
             read = [k for k in groups if starts[k] < end and starts[k + 1] > piece.start]
@@ -228,14 +232,6 @@ def _dataset(filesystem: "pafs.FileSystem", path: str, table: str) -> Any:
     except ImportError as error:
         raise ImportError(f"{path}: install `pylance` to read Lance tables.") from error
     return lance.dataset(table)
-
-
-@contextmanager
-def _parquet(filesystem: "pafs.FileSystem", path: str) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
-    with filesystem.open_input_file(path) as source, pq.ParquetFile(source) as file:
-        yield file
 
 
 @contextmanager

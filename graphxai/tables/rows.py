@@ -8,11 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from graphxai.datasets.molecule_reading import shortened
+from graphxai.datasets.molecule_reading import CONTROL, shortened
 from graphxai.datasets.molecules import MAX_QUOTED
 from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explainers import Traits, get_explainer
-from graphxai.explanation.files import one_line
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 from .batches import ExplainBatch, NamedRejectedRow
@@ -88,8 +87,8 @@ class RowSource:
     ) -> Iterator[list[TableRow]]:
         """Yield the rows, `size` or `CHUNK` at a time, except chunks with all rows in `skip`."""
         structures, named, others = self.table.structures.name, self.name_column, self.others
-        columns = [structures, *others] if named is None else [structures, named, *others]
-        records = self.table.records(columns)
+        unchanged = others if named is None else (named, *others)
+        records = self.table.records((structures, *unchanged), unchanged)
         while chunk := list(islice(records, size or CHUNK)):
             if all(record.number in skip for record in chunk):
                 continue
@@ -111,9 +110,14 @@ def chunk_size(batch: ExplainBatch) -> int:
     return CHUNK if is_quick else min(CHUNK, SLOW_CHUNK)
 
 
+def own_cell(text: str) -> str:
+    """Return a user's cell as it is, but for control characters, which would reach a terminal."""
+    return CONTROL.sub(" ", text)
+
+
 def other_cells(row: TableRow, headings: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells of a row's other columns, by their headings in an output."""
-    return dict(zip(headings.values(), map(one_line, row.others), strict=True))
+    """Return the cells of a row's other columns as they are, by their headings in an output."""
+    return dict(zip(headings.values(), map(own_cell, row.others), strict=True))
 
 
 def map_rows(
@@ -156,7 +160,7 @@ def _results_of(
     usable = [row for row in rows if not row.problem]
     results: Iterator[Any] = iter(())
     if usable:
-        names = None if usable[0].name is None else [one_line(row.name or "") for row in usable]
+        names = None if usable[0].name is None else [own_cell(row.name or "") for row in usable]
         results = iter(batch([row.smiles for row in usable], [row.number for row in usable], names))
     return [
         rejected(_without_result(row, row.problem)) if row.problem else next(results)
@@ -166,5 +170,5 @@ def _results_of(
 
 def _without_result(row: TableRow, reason: str) -> NamedRejectedRow:
     return NamedRejectedRow(
-        row.number, shortened(row.smiles, MAX_QUOTED), reason, one_line(row.name or "")
+        row.number, shortened(row.smiles, MAX_QUOTED), reason, own_cell(row.name or "")
     )

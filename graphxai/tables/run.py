@@ -32,7 +32,7 @@ from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
-from graphxai.explanation.compute.nearness import set_nearness
+from graphxai.explanation.compute.predicting import set_nearness
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import Progress, no_progress
 from graphxai.runtime.writing import folder_at
@@ -192,7 +192,11 @@ def predict_table(
             desirable it is. Needs a list of models.
         rejected: a file for the rows that were left out, with the reasons, or None.
     """
-    batch = _predict_batch(model, goal, settings.level)
+    several = isinstance(model, Sequence)
+    models: Any = tuple(model) if isinstance(model, Sequence) else model
+    for each in models if several else (models,):
+        require_molecules(each)
+    batch = PredictBatch(models, settings.level, goal)
     named = settings.name_column is not None
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
@@ -219,16 +223,6 @@ def predict_table(
                 left_out.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
             progress(len(rows))
     return TableCounts(nearness.total(), refused, nearness=nearness), left_out
-
-
-def _predict_batch(model: "Model | Sequence[Model]", goal: str, level: float) -> PredictBatch:
-    """Return what predicts the rows. Raises ValueError if a model does not read molecules."""
-    models = tuple(model) if isinstance(model, Sequence) else (model,)
-    for each in models:
-        require_molecules(each)
-    batch = PredictBatch(models if isinstance(model, Sequence) else models[0], level, goal)
-    batch.columns()  # raises an error if the goal is not understood
-    return batch
 
 
 @accepts(RowSettings)
@@ -292,8 +286,10 @@ def _description(
     model: Model, source: RowSource, explainer: Explainer, settings: ExplanationSettings
 ) -> dict[str, Any]:
     """Describe a run for `run.json` by everything that must be the same to resume it."""
+    with source.table.path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
-        "table": _digest(source.table.path),
+        "table": digest,
         "smiles_column": source.table.structures.name,
         "name_column": source.name_column,
         "model": model.origin.name,
@@ -306,9 +302,3 @@ def _description(
         "excel_safe": settings.excel_safe or None,
         "standardise": standardisation_of(model),
     }
-
-
-def _digest(path: Path) -> str:
-    """Return the SHA-256 of a table."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

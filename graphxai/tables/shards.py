@@ -145,15 +145,11 @@ class ShardFolder:
         except pa.ArrowInvalid:
             filesystem.delete_file(f"{path}/shards/{name}")
             return None
-        return _described(name, footer)
-
-
-def _described(name: str, footer: Any) -> Shard:
-    columns = {footer.schema.column(k).path: k for k in range(len(footer.schema))}
-    groups = [footer.row_group(k) for k in range(footer.num_row_groups)]
-    first = min(group.column(columns["row"]).statistics.min for group in groups)
-    explained = sum(group.column(columns["reason"]).statistics.null_count for group in groups)
-    return Shard(name, int(first), footer.num_rows, footer.num_rows - explained)
+        columns = {footer.schema.column(k).path: k for k in range(len(footer.schema))}
+        groups = [footer.row_group(k) for k in range(footer.num_row_groups)]
+        first = min(group.column(columns["row"]).statistics.min for group in groups)
+        explained = sum(group.column(columns["reason"]).statistics.null_count for group in groups)
+        return Shard(name, int(first), footer.num_rows, footer.num_rows - explained)
 
 
 def require_complete(shards: Sequence[Shard], rows: int) -> None:

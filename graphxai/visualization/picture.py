@@ -10,11 +10,9 @@ from typing import ParamSpec, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
-from graphxai.runtime.suggestions import require_options
+from graphxai.runtime.options import require_options
 
 from .color import Scale
-
-__all__ = ["PictureKeywords", "PictureOptions", "with_picture_options"]
 
 ARGUMENT = "options"  # of the drawing functions, in whose place users see the keywords
 Parameters = ParamSpec("Parameters")
@@ -107,7 +105,7 @@ def with_picture_options(
         seen = declared.replace(parameters=[*others, *shared])
         draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
         del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source
-        draw_with_options.__doc__ = _with_options_described(draw.__doc__ or "")
+        draw_with_options.__doc__ = draw.__doc__ and _with_options_described(draw.__doc__)
         return draw_with_options
 
     return decorated

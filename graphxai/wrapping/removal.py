@@ -13,7 +13,7 @@ When edges are removed, the graph is encoded again without them.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,10 @@ from graphxai.models.graphormer.masked_atoms import (
 from .one_at_a_time import output_of_empty
 from .wrapped import WrappedModel
 
-Model = Graphormer | Ensemble | WrappedModel
+if TYPE_CHECKING:
+    from graphxai.models.process import KernelProcess
+
+Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | WrappedModel"
 Operator = Literal["mask", "zero", "delete", "resample"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs per pass, as a tensor of 2 MB (8 heads) fits into the cache
@@ -69,8 +72,8 @@ class Resampling:
         """
         if not isinstance(model, Graphormer | Ensemble):
             raise ValueError(
-                "operator 'resample' draws atoms in a Graphormer's encoding, which a wrapped model"
-                " does not have: use 'mask', 'zero' or 'delete'."
+                "operator 'resample' draws atoms in a Graphormer's encoding, which this model does"
+                " not have: use 'mask', 'zero' or 'delete'."
             )
         if not model.config.node_cardinalities:
             raise ValueError(
@@ -96,7 +99,8 @@ def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[O
         and isinstance(model, Graphormer | Ensemble)
         and model.config.node_cardinalities
     )
-    return OPERATORS if can_resample else tuple(name for name in OPERATORS if name != "resample")
+    cannot = {"resample": not can_resample, "delete": not getattr(model, "has_subgraphs", True)}
+    return tuple(name for name in OPERATORS if not cannot.get(name))
 
 
 def outputs_of_parts(
@@ -181,10 +185,11 @@ def outputs_without_edges(
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
-def _thinned(model: Model, data: Data, choice: Tensor) -> Data:
+def _thinned(model: Any, data: Data, choice: Tensor) -> Data:
     """Keep the chosen edges (E,) of a graph and encode it again."""
-    if isinstance(model, WrappedModel):
-        return model.thinned(data, choice)
+    if hasattr(model, "thinned"):
+        thinned: Data = model.thinned(data, choice)
+        return thinned
     whole = _subgraph(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
     whole.edge_index = data.edge_index[:, choice]
     if data.edge_attr is not None:
@@ -342,9 +347,10 @@ def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Ten
 
 
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
-    """Encode the subgraph on the chosen nodes (N,). A wrapped model makes the subgraph itself."""
-    if isinstance(model, WrappedModel):
-        return model.induced(data, choice)
+    """Encode the subgraph on the chosen nodes (N,). Other models than Graphormers make it."""
+    if hasattr(model, "induced"):
+        induced: Data = model.induced(data, choice)
+        return induced
     return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
 
 

@@ -56,6 +56,8 @@ _checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)
 class WrappedModel(ShownModel, ModuleView):
     """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
 
+    takes_variants = True  # of a batch, in one call of `encode`
+
     def __init__(
         self, module: nn.Module, config: WrappedConfig, settings: CallSettings, name: str
     ) -> None:

@@ -11,7 +11,7 @@ from graphxai.contract.tasks import Task, TaskKind
 from graphxai.engine.fused import unwrapped
 from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
-from graphxai.runtime.keywords import with_keywords
+from graphxai.runtime.options import with_keywords
 from graphxai.wrapping.chemprop.model import is_chemprop, wrap_chemprop
 
 from .call_settings import CallSettings, WrappedConfig

@@ -36,9 +36,9 @@ if TYPE_CHECKING:  # the list of public names
     from .inputs import prepare as prepare
     from .inputs import reading_of as reading_of
     from .model import Graphormer as Graphormer
+    from .model import NodeGraphormer as NodeGraphormer
+    from .model import graphormer as graphormer
     from .names import ModelName as ModelName
     from .names import TargetName as TargetName
-    from .nodes import NodeGraphormer as NodeGraphormer
-    from .nodes import graphormer as graphormer
 
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -3,7 +3,6 @@
 Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from torch import Tensor
 from graphxai.contract.checkpoint_files import (
     CARD,
     CONFIG,
-    CONFORMAL,
     FLOAT_DTYPES,
     INVALID,
     WEIGHTS,
@@ -28,21 +26,20 @@ from graphxai.contract.checkpoint_files import (
     read_shapes,
     read_weights,
     require_shapes,
+    save_conformal,
     weights_digest,
 )
 from graphxai.contract.checkpoint_files import CheckpointError as CheckpointError
-from graphxai.contract.intervals import Conformal, to_json
 from graphxai.contract.model import Origin
 from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
 from graphxai.contract.tasks import TO_START as TO_START
-from graphxai.runtime.suggestions import did_you_mean
+from graphxai.runtime.options import did_you_mean
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig
 from .encoding import collate
-from .model import Graphormer
-from .nodes import graphormer
+from .model import Graphormer, graphormer
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -123,16 +120,6 @@ def save_mean_node(model: Graphormer, folder: Path) -> Path | None:
     mean = {"mean_node": model.mean_node.detach().cpu().contiguous()}
     write_whole(path, save(mean, metadata={"sha256": digest}))  # several are in random order
     return path
-
-
-def save_conformal(scores: dict[str, Conformal], folder: Path, digest: str) -> Path | None:
-    """Write conformal scores by task, if there are any, with the SHA-256 of their weights."""
-    path = folder / CONFORMAL
-    if not scores:
-        path.unlink(missing_ok=True)
-        return None
-    content = {"format": FORMAT, "sha256": digest, "tasks": to_json(scores)}
-    return write_whole(path, json.dumps(content) + "\n")
 
 
 def _read_mean_node(model: Graphormer, folder: Path, digest: str) -> Tensor | None:

@@ -11,6 +11,12 @@ MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
 MAX_ENVIRONMENTS, MAX_RADIUS = 1 << 20, 16
 OGB_ATOMS, OGB_BONDS = (119, 5, 12, 12, 10, 6, 6, 2, 2), (5, 6, 2)  # sizes of OGB's vocabularies
 STANDARDISING = ("node_offsets", "node_scales", "edge_offsets", "edge_scales")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "ties": ("average", "floyd"),
+    "level": ("graph", "node"),
+    "head": ("linear", "transform"),
+    "standardise": get_args(Standardisation),
+}
 DIGITS = ("intensity",)  # the node features of models that read digits as superpixels
 
 
@@ -28,7 +34,7 @@ class GraphormerConfig(TaskSet):
 
     Args:
         level: "graph" for a model that reads its answer from a graph token, "node" for one that
-            answers for each node, see `nodes.py`.
+            answers for each node, see `NodeGraphormer`.
         environments: number of rows of a table of hashed environments, see
             `contract.structure`; 0 for a model that does not read environments.
         environment_radius: the largest number of bonds from a node in its environments.
@@ -40,6 +46,8 @@ class GraphormerConfig(TaskSet):
             and Hugging Face.
         standardise: how molecules are brought to their parents before they are read, as those
             were that the model learned from; see `datasets.molecules.molecule_to_data`.
+        symmetric: whether the values, such as log D, cannot differ between mirror images. The
+            outputs of a chiral molecule are then the mean over both.
     """
 
     level: Literal["graph", "node"] = "graph"
@@ -73,6 +81,7 @@ class GraphormerConfig(TaskSet):
     attention_dropout: float = 0.1
     layernorm_eps: float = 1e-5
     standardise: Standardisation = "as drawn"
+    symmetric: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,15 +108,12 @@ class GraphormerConfig(TaskSet):
             raise ValueError("environments are those of nodes with categorical features.")
         self._check_edge_features()
         self._check_standardising()
-        if self.ties not in ("average", "floyd"):
-            raise ValueError(f"ties must be 'average' or 'floyd', not {self.ties!r}.")
-        if self.level not in ("graph", "node"):
-            raise ValueError(f"level must be 'graph' or 'node', not {self.level!r}.")
-        if self.head not in ("linear", "transform"):
-            raise ValueError(f"head must be 'linear' or 'transform', not {self.head!r}.")
-        if self.standardise not in get_args(Standardisation):
-            ways = ", ".join(map(repr, get_args(Standardisation)))
-            raise ValueError(f"standardise must be one of {ways}, not {self.standardise!r}.")
+        for name, ways in CHOICES.items():
+            if (value := getattr(self, name)) not in ways:
+                text = f"{', '.join(map(repr, ways[:-1]))} or {ways[-1]!r}"
+                raise ValueError(f"{name} must be {text}, not {value!r}.")
+        if self.symmetric and any(task.kind != "regression" for task in tasks):
+            raise ValueError("symmetric is for values, not for classes.")
 
     @property
     def reads(self) -> Literal["molecules", "digits", "graphs"]:

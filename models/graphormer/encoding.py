@@ -17,6 +17,7 @@ Floyd-Warshall code keeps.
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
@@ -48,6 +49,7 @@ MAX_NODES = 4_000  # attention between them takes some 5 GB
 _encoded = 0  # node pairs so far
 
 
+@dataclass(eq=False, repr=False)
 class StructureEncoding:
     """Add `in_degree`, `out_degree` (N,), `bag_codes`, `bag_weights` (M,), `bag_sizes` (N, N).
 
@@ -68,46 +70,29 @@ class StructureEncoding:
     A graph that already has an encoding with the same settings (`structure`) is returned unchanged.
     """
 
-    def __init__(
-        self,
-        edge_cardinalities: tuple[int, ...] = (),
-        max_distance: int = 30,
-        num_hops: int = 5,
-        ties: Literal["average", "floyd"] = "average",
-        num_edge_features: int = 0,
-        edge_offsets: tuple[float, ...] = (),
-        edge_scales: tuple[float, ...] = (),
-        environments: int = 0,
-        environment_radius: int = 3,
-    ) -> None:
-        self.edge_cardinalities = tuple(edge_cardinalities)
-        self.max_distance = max_distance
-        self.num_hops = num_hops
-        self.ties = ties
+    edge_cardinalities: tuple[int, ...] = ()
+    max_distance: int = 30
+    num_hops: int = 5
+    ties: Literal["average", "floyd"] = "average"
+    num_edge_features: int = 0
+    edge_offsets: tuple[float, ...] = ()
+    edge_scales: tuple[float, ...] = ()
+    environments: int = 0
+    environment_radius: int = 3
+
+    def __post_init__(self) -> None:
+        self.edge_cardinalities = tuple(self.edge_cardinalities)
         sizes = "x".join(map(str, self.edge_cardinalities))
-        self.num_edge_features = num_edge_features
-        self.edge_offsets, self.edge_scales = edge_offsets, edge_scales
-        self.environments, self.environment_radius = environments, environment_radius
-        if num_edge_features:
-            sizes = f"{num_edge_features} numbers {edge_offsets} {edge_scales}"
-        num_bonds = num_edge_features or math.prod(self.edge_cardinalities)
-        self.codes = Codes(max_distance, num_hops, num_bonds)
-        self.settings = f"{ties} {num_hops} of {sizes or 'none'} to {max_distance}"
+        if self.num_edge_features:
+            sizes = f"{self.num_edge_features} numbers {self.edge_offsets} {self.edge_scales}"
+        num_bonds = self.num_edge_features or math.prod(self.edge_cardinalities)
+        self.codes = Codes(self.max_distance, self.num_hops, num_bonds)
+        self.settings = f"{self.ties} {self.num_hops} of {sizes or 'none'} to {self.max_distance}"
 
     @classmethod
     def from_config(cls, config: GraphormerConfig) -> "StructureEncoding":
         """Return the encoding for a model with this configuration."""
-        return cls(
-            config.edge_cardinalities,
-            config.max_distance,
-            config.num_hops,
-            config.ties,
-            config.num_edge_features,
-            config.edge_offsets,
-            config.edge_scales,
-            config.environments,
-            config.environment_radius,
-        )
+        return cls(**{each.name: getattr(config, each.name) for each in fields(cls)})
 
     def __repr__(self) -> str:
         return f"StructureEncoding({self.settings})"

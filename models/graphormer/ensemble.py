@@ -39,18 +39,6 @@ from .config import GraphormerConfig
 from .encoding import collate
 from .model import Graphormer
 
-__all__ = [
-    "Ensemble",
-    "LoadedModel",
-    "checkpoint_digest",
-    "is_ensemble",
-    "load_ensemble",
-    "load_model",
-    "members_of",
-    "save_ensemble",
-    "set_standardisation",
-]
-
 MEMBERS = "members"
 MOST = 50
 

@@ -61,8 +61,34 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
     molecules = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
     graphs = list(molecule_graphs(molecules.values(), **reading_of(config)))
     readable = [graph for graph in graphs if isinstance(graph, Graph)]
-    StructureEncoding.from_config(config).add_environments(readable)
+    if config.symmetric:
+        for graph in readable:
+            _add_mirror_image(graph)
+    images = [graph.mirrored for graph in readable if graph.get("mirrored") is not None]
+    StructureEncoding.from_config(config).add_environments([*readable, *images])
     return dict(zip(molecules, graphs, strict=True))
+
+
+def _add_mirror_image(graph: Graph) -> None:
+    """Add the graph of a molecule's mirror image, `mirrored`, if its chirality differs."""
+    from rdkit import Chem, rdBase
+
+    from graphxai.datasets.canonical_form import one_perception
+    from graphxai.datasets.features import canonical_chirality
+
+    if not bool(graph.x[:, CHIRALITY].any()):
+        return
+    mirrored = Chem.Mol(graph.read)
+    for atom in mirrored.GetAtoms():
+        atom.InvertChirality()
+    with one_perception(), rdBase.BlockLogs():
+        codes = canonical_chirality(mirrored)
+    if codes is None or bool((torch.from_numpy(codes) == graph.x[:, CHIRALITY]).all()):
+        return
+    image = copy(graph)
+    image.x = graph.x.clone()
+    image.x[:, CHIRALITY] = torch.from_numpy(codes)
+    graph.mirrored = image
 
 
 def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
@@ -92,9 +118,17 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
 
 def _molecule(graph: Graph, featurised: Graph) -> Input:
     """Return the input of a molecule's encoded graph, made from its featurised graph."""
-    as_given = vars(graph).pop("as_given", None)  # what lies on a graph must be alike on all
-    read = featurised.get("read")
-    return Input(graph, graph.smiles, graph.get("mol"), as_given=as_given, read=read)
+    # what lies on a graph must be alike on all
+    as_given, image = (vars(graph).pop(name, None) for name in ("as_given", "mirrored"))
+    about = {"as_given": as_given, "read": featurised.get("read")}
+    mirrored = None
+    if image is not None:
+        other = copy(graph)  # which shares the structure
+        other.x = image.x
+        if image.get("environments") is not None:
+            other.environments = image.environments
+        mirrored = Input(other, graph.smiles, graph.get("mol"), **about)
+    return Input(graph, graph.smiles, graph.get("mol"), **about, mirrored=mirrored)
 
 
 def writes_canonically(config: GraphormerConfig) -> bool:

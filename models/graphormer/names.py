@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-__all__ = ["ModelName", "TargetName"]
-
 # `python docs/name_types.py` writes these from the folders of the models.
 ModelName = Literal[
     "bace",

@@ -9,8 +9,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from graphxai.runtime.derived_values import DerivedValues, derived_values
 
 from .layers import Attention, EncoderLayer, FeedForward, LayerNorm, Linear
-from .model import Graphormer, TransformHead
-from .nodes import NodeGraphormer
+from .model import Graphormer, NodeGraphormer, TransformHead
 
 # The types of the modules of an encoder, each with the names and types of its parts.
 _PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {

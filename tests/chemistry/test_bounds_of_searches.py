@@ -9,8 +9,8 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.chemistry import matched_pairs as pairs
 from graphxai.chemistry.counterfactuals import counterfactuals
+from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.schemes import named_scheme
-from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
 
 FULLERENE = (
     "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5c1c1c6c6"

@@ -10,9 +10,9 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import accessibility, alerts, search
-from graphxai.chemistry.goal import Goal
-from graphxai.chemistry.objectives import pareto_fronts
+from graphxai.chemistry.changed_molecules import accessibility, alerts, pareto_fronts
+from graphxai.chemistry.counterfactuals import search
+from graphxai.chemistry.profile_text import read_goal
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 
@@ -220,10 +220,14 @@ def test_the_picture_draws_the_molecule_first_and_escapes_nothing_away(counterfa
 
 
 def test_goals_are_read_and_refused_by_name(model):
-    assert Goal.of("inactive", model).label == "inactive"
-    assert Goal.of("<6.5", model) == Goal("pIC50", limit=6.5, side=-1)
-    with pytest.raises(ValueError, match="BACE-1 inhibition: inactive, active; pIC50: >LIMIT"):
-        Goal.of("soluble", model)
+    assert read_goal(model, "inactive").label == "inactive"
+    below = read_goal(model, "<6.5")
+    assert str(below) == str(read_goal(model, "pIC50: <6.5")) == "pIC50 < 6.5"
+    assert below.curve.one_to == 6.5
+    with pytest.raises(ValueError, match="BACE-1 inhibition: inactive, active; pIC50 > 1"):
+        read_goal(model, "soluble")
+    with pytest.raises(ValueError, match="two limits"):
+        read_goal(model, "pIC50 5 to 6")
     with pytest.raises(ValueError, match="matches no atom"):
         gx.counterfactuals(model, AMIDE, "active", keep="[Br]")
     with pytest.raises(ValueError, match="not a SMARTS"):

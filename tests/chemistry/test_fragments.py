@@ -46,8 +46,10 @@ def model():
 @pytest.fixture(scope="module")
 def explained(model, smiles):
     with_hydrogens = Chem.AddHs(Chem.MolFromSmiles("CC(=O)Nc1ccccc1"))
+    published = random_graphormer(num_layers=2, ties="floyd")
     with pytest.warns(UserWarning, match="hydrogens are explicit atoms"):
-        return gx.explain(model, [*MOLECULES.values(), *smiles, *ODD, with_hydrogens])
+        has_hydrogens = gx.explain(published, with_hydrogens)
+    return [*gx.explain(model, [*MOLECULES.values(), *smiles, *ODD]), has_hydrogens]
 
 
 @pytest.fixture(scope="module")

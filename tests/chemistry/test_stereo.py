@@ -7,7 +7,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.counterfactuals import search
-from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
+from graphxai.chemistry.neighbours import exchanged, fragments_for
 from graphxai.chemistry.stereo import undrawn_centres
 from graphxai.chemistry.transformations import transformed
 

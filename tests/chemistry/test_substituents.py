@@ -3,7 +3,7 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.chemistry.fragment_swaps import exchanged
+from graphxai.chemistry.neighbours import exchanged
 from graphxai.chemistry.substituents import exchange_name, substituent_name
 
 

@@ -3,7 +3,8 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.chemistry.fragment_swaps import exchanged, fragments_of, mutated
+import graphxai as gx
+from graphxai.chemistry.neighbours import exchanged, fragments_for, mutated
 from graphxai.chemistry.transformations import TRANSFORMATIONS, transformed
 
 # together they have a place for every transformation
@@ -94,10 +95,11 @@ def test_kept_atoms_stay_as_they_are():
 
 
 def test_a_fragment_is_exchanged_for_others_at_the_same_kind_of_bond():
-    molecules = [Chem.MolFromSmiles(s) for s in ("COc1ccccc1", "CCOc1ccccc1", "CCOc1ccncc1")]
-    fragments = fragments_of(molecules)
-    assert fragments["3"] == {"[1*]OCC": 2, "[1*]OC": 1}
-    made = {c.smiles: c for c in exchanged(molecules[0], fragments)}
+    training = gx.TrainingSet(("COc1ccccc1", "CCOc1ccccc1", "CCOc1ccncc1"))
+    mol = Chem.MolFromSmiles("COc1ccccc1")
+    fragments = fragments_for(mol, training)
+    assert fragments["3"][:2] == ("[1*]OCC", "[1*]OC")  # in two compounds and in one
+    made = {c.smiles: c for c in exchanged(mol, fragments)}
     assert "CCOc1ccccc1" in made
     assert made["CCOc1ccccc1"].atoms == {0, 1, 2}
     assert not any("*" in smiles for smiles in made)

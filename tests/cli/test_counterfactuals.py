@@ -106,7 +106,9 @@ def test_a_goal_that_does_not_fit_says_what_the_model_offers():
 
 
 def test_a_class_of_several_tasks_is_asked_for_with_its_task():
-    with pytest.raises(ValueError, match="12 tasks have a class 'active': name the task too"):
+    with pytest.raises(
+        ValueError, match="12 properties have a class 'active': name the property too"
+    ):
         CliRunner().invoke(
             *(app, ["counterfactuals", "CCO", "--towards", "active", "--model", "tox21"]),
             catch_exceptions=False,

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import graphxai as gx
+from graphxai.contract.checkpoint_files import CONFORMAL
 from graphxai.contract.intervals import Conformal, from_json
 from graphxai.contract.tasks import Task
 from graphxai.learning import conformal, reliability
 from graphxai.learning.conformal import Unseen
-from graphxai.models.graphormer import CheckpointError, checkpoint, load_checkpoint, save_checkpoint
+from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
 SCORES = np.abs(np.random.default_rng(3).normal(size=99)).tolist()
@@ -162,13 +163,13 @@ def test_scores_are_saved_and_loaded_with_their_weights(folder):
         1.5 * sorted(SCORES)[89], rel=1e-4
     )
     loaded.conformal = {}
-    assert not (save_checkpoint(loaded, folder) / checkpoint.CONFORMAL).exists()
+    assert not (save_checkpoint(loaded, folder) / CONFORMAL).exists()
     assert load_checkpoint(folder).conformal == {}
 
 
 @pytest.mark.parametrize("digit", "0f")
 def test_scores_of_other_weights_are_not_used(folder, digit):
-    path = folder / checkpoint.CONFORMAL
+    path = folder / CONFORMAL
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digit * 64}))
     assert load_checkpoint(folder).conformal == {}
 
@@ -202,7 +203,7 @@ def test_hostile_scores_are_refused(tasks):
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"tasks": {"pIC50": 1}}'])
 def test_a_broken_file_is_named(folder, text):
-    (folder / checkpoint.CONFORMAL).write_text(text)
+    (folder / CONFORMAL).write_text(text)
     with pytest.raises(CheckpointError, match=r"conformal\.json"):
         load_checkpoint(folder)
 

@@ -20,7 +20,7 @@ from rdkit import Chem
 from torch_geometric.data import Data
 
 import graphxai
-from graphxai.datasets.featurising import featurise, featurise_packed, unpack
+from graphxai.datasets.featurising import featurise
 from graphxai.datasets.molecules import (
     MoleculeError,
     iter_table,
@@ -68,35 +68,11 @@ def assert_same(graph: Data | MoleculeError, expected: Data | MoleculeError) -> 
         assert tensor.untyped_storage().nbytes() == tensor.numel() * 8  # no other graph's beside it
 
 
-@pytest.mark.parametrize("canonical", [True, False])
-def test_packing_loses_nothing(canonical: bool) -> None:
-    expected = featurise(ODD, 500, canonical)
-    unpacked = unpack(ODD, featurise_packed(ODD, 500, canonical))
-    for result, other in zip(unpacked, expected, strict=True):
-        if isinstance(other, MoleculeError):
-            assert isinstance(result, MoleculeError)
-            assert str(result) == str(other)
-            continue
-        assert (result.text, result.mol) == (other.text, None)
-        for array, right in zip(result[2:5], other[2:5], strict=True):
-            assert array.dtype == right.dtype == np.int64
-            assert np.array_equal(array, right)
-
-
-def test_what_is_packed_is_a_tenth_of_its_graphs() -> None:
-    smiles = [text for text in ODD if len(text) < 100] * 20
-    packed = featurise_packed(smiles, 500, False)
-    graphs = [graph for graph in featurise(smiles, 500, False) if not isinstance(graph, Exception)]
-    sent = sum(array.nbytes for array in packed[:-2])
-    assert sent * 10 < sum(array.nbytes for graph in graphs for array in graph[2:5])
-
-
 @pytest.mark.parametrize("smiles", [[], [""], ["C1CC", ""], ["C"]])
-def test_a_chunk_without_molecules_or_bonds_is_packed(smiles: list[str]) -> None:
-    unpacked = unpack(smiles, featurise_packed(smiles, 500, False))
-    assert len(unpacked) == len(smiles)
-    for result, other in zip(unpacked, featurise(smiles, 500, False), strict=True):
-        assert type(result) is type(other)
+def test_a_chunk_without_molecules_or_bonds_comes_back_from_a_worker(smiles: list[str]) -> None:
+    graphs = list(molecules_to_data(smiles, workers=2))
+    for graph, expected in zip(graphs, molecules_to_data(smiles), strict=True):
+        assert_same(graph, expected)
 
 
 def test_drugs_and_odd_molecules_come_out_the_same_and_in_order(
@@ -118,7 +94,7 @@ def test_drugs_and_odd_molecules_come_out_the_same_and_in_order(
 def test_features_from_workers_equal_those_of_ogb() -> None:
     from ogb.utils.mol import smiles2graph
 
-    smiles = [text for text in ODD if isinstance(featurise([text], 500, False)[0], tuple)]
+    smiles = [text for text in ODD if isinstance(next(featurise([text])), tuple)]
     smiles = [text for text in smiles if "|" not in text] * 20
     for text, data in zip(smiles, molecules_to_data(smiles, workers=2), strict=True):
         graph = smiles2graph(text)
@@ -240,7 +216,7 @@ import sys
 from graphxai.datasets.featurising import featurise_in_workers
 
 print("the script runs as", __name__)
-found = list(featurise_in_workers(["CCO"] * 200, 500, False, workers=2))
+found = list(featurise_in_workers(["CCO"] * 200, 2, max_atoms=500, canonical=False))
 print(len(found), len(found[0].atoms))
 print(__file__ == sys.argv[0], __spec__)
 """

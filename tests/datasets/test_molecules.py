@@ -24,7 +24,7 @@ from graphxai.datasets.molecules import (
     molecules_to_data,
     read_table,
 )
-from graphxai.datasets.tables.table import iter_records
+from graphxai.datasets.tables.table import open_table
 from graphxai.runtime.download import DownloadError, data_root, fetch
 
 SAMPLE = [
@@ -362,5 +362,5 @@ def test_latin_1_is_read_as_such(tmp_path: Path) -> None:
     lines = text.splitlines(keepends=True)
     path = tmp_path / "mixed.csv"  # as when files of two programs are joined
     path.write_bytes("".join(lines[:2]).encode("cp1252") + lines[2].encode())
-    rows = [row.cells["naïve"] for row in iter_records(path, ("smiles", "naïve"))]
+    rows = [row.cells["naïve"] for row in open_table(path).records(("smiles", "naïve"))]
     assert rows == ["Café – 5 µM", "苯"]

@@ -4,11 +4,13 @@ import re
 
 import pytest
 from rdkit import Chem
+from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
 import graphxai as gx
 from graphxai.datasets.as_given import MixtureError
 from graphxai.datasets.molecules import molecule_graph, molecules_to_data
 from graphxai.datasets.standardise import may_change, parent_of
+from graphxai.datasets.tautomer_form import one_proton_form
 from graphxai.learning.cleaning import clean_table
 from graphxai.tables.batches import ExplainBatch, PredictBatch
 
@@ -47,8 +49,8 @@ PARENTS = [
     # metformin pamoate: the counter-ion is larger than the drug
     (
         "CN(C)C(=N)NC(=N)N.OC(=O)c1cc2ccccc2c(Cc2c(O)c(C(=O)O)cc3ccccc23)c1O",
-        "CN(C)C(=N)NC(=N)N",
-        ("salt removed: pamoate",),
+        "CN(C)C(=N)N=C(N)N",
+        ("salt removed: pamoate", "proton moved between nitrogens"),
     ),
 ]
 THEMSELVES = (
@@ -127,13 +129,23 @@ def test_a_mixture_of_two_compounds_is_refused_by_name():
 PROPRANOLOL = "CC(C)[NH2+]CC(O)COc1cccc2ccccc12"
 BARF = "FC(F)(F)c1cc([B-](c2cc(C(F)(F)F)cc(C(F)(F)F)c2)(c2cc(C(F)(F)F)cc(C(F)(F)F)c2)"
 BARF += "c2cc(C(F)(F)F)cc(C(F)(F)F)c2)cc(C(F)(F)F)c1"
+UNLISTED = "Cc1ccc([B-](c2ccccc2)(c2ccccc2)c2ccccc2)cc1"
+IONS = {
+    "hexafluorophosphate": "F[P-](F)(F)(F)(F)F",
+    "hexafluoroarsenate": "F[As-](F)(F)(F)(F)F",
+    "hexafluoroantimonate": "F[Sb-](F)(F)(F)(F)F",
+    "tetrafluoroborate": "F[B-](F)(F)F",
+    "tetraphenylborate": "c1ccc([B-](c2ccccc2)(c2ccccc2)c2ccccc2)cc1",
+    "tetrakis[3,5-bis(trifluoromethyl)phenyl]borate": BARF,
+    "bistriflimide": "O=S(=O)([N-]S(=O)(=O)C(F)(F)F)C(F)(F)F",
+}
 REMARKS = [
-    (f"{PROPRANOLOL}.F[P-](F)(F)(F)(F)F", "could not be brought to its parent: .* P, 7"),
-    (f"{PROPRANOLOL}.F[As-](F)(F)(F)(F)F", "could not be brought to its parent: .* As, 7"),
-    (f"{PROPRANOLOL}.{BARF}", "the anion is kept, as no proton can remove its charge"),
-    ("[2H]OCc1ccccc1", "deuterium or tritium is read as an atom of its own"),
-    ("[3H]OCc1ccccc1", "deuterium or tritium is read as an atom of its own"),
-    ("[2H]OC(=O)c1ccccc1.[NH4+]", "salt removed: ammonium; deuterium .* an atom of its own"),
+    (f"{PROPRANOLOL}.{UNLISTED}", "counter-ion that is not listed removed: Cc1ccc"),
+    ("C[N+](C)(C)CCc1ccccc1", "the cation is kept, as no proton can remove its charge"),
+    ("CC[B-](F)(F)F.[K+]", "potassium; the anion is kept, as no proton can remove its charge"),
+    ("[2H]OCc1ccccc1", "isotope not seen by the model"),
+    ("[3H]OCc1ccccc1", "isotope not seen by the model"),
+    ("[2H]OC(=O)c1ccccc1.[NH4+]", "isotope not seen by the model; salt removed: ammonium"),
 ]
 
 
@@ -148,7 +160,8 @@ def test_what_is_not_read_as_its_parent_is_said_wherever_it_is_predicted(drawn, 
     explained = ExplainBatch(model)([drawn], [1])
     for (row,) in (predicted, explained):
         assert re.search(remark, row["note"])
-    assert (predicted[0]["parent"] == "") == ("removed" not in predicted[0]["note"])
+    changed = re.search("removed|isotope", predicted[0]["note"])
+    assert (predicted[0]["parent"] == "") == (changed is None)
 
 
 @pytest.mark.parametrize("drawn", ["OCc1ccccc1", "O[13CH2]c1ccccc1", "[H]OCc1ccccc1", "C[35Cl]"])
@@ -162,12 +175,22 @@ def test_graphs_that_were_not_changed_have_the_same_attributes():
     assert set(plain.keys()) == set(heavy.keys())
 
 
+@pytest.mark.parametrize("ion", IONS.values(), ids=IONS)
+def test_an_anion_without_room_for_a_proton_is_a_counter_ion(ion):
+    """Whichever is larger, the answer is that for the base."""
+    result = parent_of(Chem.MolFromSmiles(f"{PROPRANOLOL}.{ion}"), "parent")
+    assert Chem.MolToSmiles(result.mol) == "CC(C)NCC(O)COc1cccc2ccccc12"
+    name = next(name for name, smiles in IONS.items() if smiles == ion)
+    assert result.changes == (f"salt removed: {name}", "charges neutralised")
+
+
 def test_a_training_table_names_what_was_read_as_it_is_drawn(tmp_path):
-    drawn = [*("C" * k for k in range(1, 23)), f"{PROPRANOLOL}.F[P-](F)(F)(F)(F)F", "[2H]OC"]
+    drawn = [*("C" * k for k in range(1, 23)), "C[N+](C)(C)C", "[2H]OC"]
     path = tmp_path / "table.csv"
     path.write_text("\n".join(["smiles,y", *(f"{s},{k}" for k, s in enumerate(drawn))]))
-    (finding,) = (f for f in clean_table(path, "smiles", ["y"]).findings if "drawn" in f.check)
-    assert [row.row for row in finding.rows] == [23, 24]
+    findings = {finding.check: finding for finding in clean_table(path, "smiles", ["y"]).findings}
+    assert [row.row for row in findings["read as drawn"].rows] == [23]
+    assert [row.row for row in findings["isotopes"].rows] == [24]
 
 
 def test_worker_processes_give_the_same_parents():
@@ -205,3 +228,47 @@ def test_salts_of_one_molecule_are_merged_and_reported(tmp_path):
     finding_of = {finding.check: finding for finding in table.findings}
     assert [row.row for row in finding_of["standardised"].rows] == [21]
     assert [row.row for row in finding_of["mixture of compounds"].rows] == [22]
+
+
+ONE_FORM = {
+    "theophylline": ("Cn1c(=O)c2[nH]cnc2n(C)c1=O", "Cn1c(=O)c2nc[nH]c2n(C)c1=O"),
+    "phenylguanidine": ("NC(=N)Nc1ccccc1", "NC(N)=Nc1ccccc1", "NC(=[NH2+])Nc1ccccc1"),
+    "4-methylimidazole": ("Cc1cnc[nH]1", "Cc1c[nH]cn1", "Cc1c[nH]c[nH+]1", "Cc1c[nH+]c[nH]1"),
+    "2-methyltetrazole": ("Cc1nnn[nH]1", "Cc1nn[nH]n1"),
+    "indazole": ("c1ccc2[nH]ncc2c1", "c1ccc2n[nH]cc2c1"),
+    "N-methylacetamidine": ("CC(=N)NC", r"C/C(N)=N\C", "CC(N)=[NH+]C"),
+    "metformin": ("CN(C)C(=N)NC(=N)N", "CN(C)C(N)=NC(=N)N", "CN(C)C(=[NH2+])N=C(N)N"),
+    "an iminohydantoin": ("CN1C(=N)NC(C)(C)C1=O", "CN1C(=O)C(C)(C)N=C1N"),
+}
+
+
+@pytest.mark.parametrize("drawn", ONE_FORM.values(), ids=ONE_FORM)
+def test_protons_that_move_between_nitrogens_make_one_compound(drawn):
+    forms = {molecule_graph(s, canonical=True, standardise="parent").smiles for s in drawn}
+    assert len(set(map(Chem.CanonSmiles, forms))) == 1
+    (form,) = set(map(Chem.CanonSmiles, forms))
+    formulas = {CalcMolFormula(Chem.MolFromSmiles(s)) for s in (form, drawn[0])}
+    assert len(formulas) == 1
+
+
+@pytest.mark.parametrize("drawn", ["Oc1ccccn1", "Nc1ccccn1", "CC(=O)N", "CC(=O)CC(C)=O", "CN=NC"])
+def test_other_tautomers_stay_as_drawn(drawn):
+    graph = molecule_graph(drawn, canonical=True, standardise="parent")
+    assert graph.smiles == drawn
+    assert graph.get("as_given") is None
+
+
+def test_a_form_of_the_indazole_keeps_the_sextet_of_its_benzo_ring():
+    assert Chem.MolToSmiles(one_proton_form(Chem.MolFromSmiles("c1ccc2n[nH]cc2c1"))) == (
+        Chem.CanonSmiles("c1ccc2[nH]ncc2c1")
+    )
+
+
+def test_theophylline_has_one_answer_however_its_proton_is_drawn():
+    model = gx.load("blood-brain-barrier")
+    first, second = (gx.explain(model, s) for s in ONE_FORM["theophylline"])
+    assert second.note == "proton moved between nitrogens"
+    assert first.prediction.probabilities == second.prediction.probabilities
+    assert first.nearness.word == second.nearness.word == "training compound"
+    given = second.by_atom_given(second.relevance)
+    assert given.sum() == pytest.approx(first.relevance.sum(), abs=1e-5)

@@ -13,8 +13,7 @@ from PIL import Image
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import contains_self_loops, is_undirected
 
-from graphxai.datasets.deformations import Deformation, deform
-from graphxai.datasets.mnist import IdxError, load_mnist, read_digit, read_idx
+from graphxai.datasets.mnist import Deformation, IdxError, deform, load_mnist, read_digit, read_idx
 from graphxai.datasets.superpixels import (
     SuperpixelError,
     from_mnist_superpixels,

@@ -22,7 +22,7 @@ from graphxai.datasets.tables.collections import column_values, structures_in
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.structures import records_in
-from graphxai.datasets.tables.table import iter_records, open_table
+from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.tables.typed import as_text
 
 
@@ -207,14 +207,14 @@ def test_a_column_of_structures_that_cannot_be_told_is_asked_for(
 
 def test_rows_that_do_not_fit_the_header_are_named_and_give_no_cells(tmp_path: Path) -> None:
     text = "smiles,pIC50,name\nCCO,5,1,cmpd1\nCCN,6.2,cmpd2\nCCC\nCCS,6,salt, wet\nCCF,7,x,,\n"
-    records = list(iter_records(written(tmp_path, "table.csv", text), ["smiles", "name"]))
+    records = list(open_table(written(tmp_path, "table.csv", text)).records(["smiles", "name"]))
     assert [record.number for record in records] == [1, 2, 3, 4, 5]
     assert [record.cells["smiles"] for record in records] == ["", "CCN", "", "", "CCF"]
     assert "'5,1' may be a number with a decimal comma" in records[0].problem
     assert "1 cell, the header has 3" in records[2].problem
     assert "put a cell that contains ',' between double quotes" in records[3].problem
     tabs = written(tmp_path, "tabs.txt", "smiles\tpIC50\nCCO\t5\t1\n")
-    (record,) = iter_records(tabs, ["smiles"])
+    (record,) = open_table(tabs, "smiles").records(["smiles"])
     assert r"put a cell that contains '\t' between double quotes" in record.problem
 
 
@@ -235,7 +235,7 @@ def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
     table = open_table(path)
     assert table.columns == ("smiles", "name", "ID", "pKa")
     rows = list(table.records())
-    assert [row.cells["ID"] for row in rows] == ["first", "second", "", "", "fifth of two lines"]
+    assert [row.cells["ID"] for row in rows] == ["first", "second", "", "", "fifth\nof two lines"]
     assert [row.cells["pKa"] for row in rows] == ["", "", "2.3", "", ">10"]
     assert [row.cells["smiles"] for row in rows] == ["C[C@H](N)C(=O)O"] * 3 + [""] + [
         "C[C@H](N)C(=O)O"

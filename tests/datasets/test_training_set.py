@@ -6,18 +6,19 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.datasets.molecules import molecule_graph
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
 
 @pytest.mark.parametrize("smiles", ["CCO", "[2H]C", "[H][H]", "*C", "[Na+].[Cl-]", "c1cc[nH]c1Br"])
 def test_elements_are_those_of_the_atoms(smiles, tmp_path):
-    """Hydrogens that are not atoms of the graph do not count."""
+    """Hydrogens that are not atoms of the graph do not count, nor do their isotopes."""
     (tmp_path / "training.csv").write_text(f"smiles\n{smiles}\n")
     training_set = gx.training_set_of(SimpleNamespace(origin=SimpleNamespace(folder=tmp_path)))
-    assert training_set.elements == {
-        atom.GetSymbol() for atom in Chem.MolFromSmiles(smiles).GetAtoms()
-    }
+    graph = molecule_graph(smiles, canonical=True)
+    assert training_set.elements == {atom.GetSymbol() for atom in graph.read.GetAtoms()}
+    assert len(graph.x) == graph.read.GetNumAtoms()
 
 
 def test_a_training_set_is_shown_in_one_line():

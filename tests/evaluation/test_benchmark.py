@@ -28,8 +28,8 @@ from graphxai.evaluation import (
     outputs_of_parts,
 )
 from graphxai.evaluation.curves import several_series
+from graphxai.evaluation.measure import NoisyModel, shuffled_stages
 from graphxai.evaluation.output import summary_markdown
-from graphxai.evaluation.sanity_checks import NoisyModel, shuffled_stages
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from rdkit import Chem
-from rdkit.DataStructs import BulkTanimotoSimilarity
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, global_mean_pool
@@ -17,14 +16,13 @@ import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import FingerprintTable, ecfp4_bits, packed, tanimoto
+from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
-from graphxai.evaluation.trust.confidence import confidence_of, confidence_sign
-from graphxai.evaluation.trust.distance import distance_sign
+from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
 from graphxai.evaluation.trust.other_forms import another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
     Sign,
@@ -43,8 +41,6 @@ FAR = {
     "ferrocene": "[CH-]1C=CC=C1.[CH-]1C=CC=C1.[Fe+2]",
 }
 VERUBECESTAT = "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
-SIDES, LINKS = ("F", "Cl", "Br", "I", "O", "S", "N", "C#N"), ("O", "S", "N", "[Se]", "P", "B", "C")
-MANY_BITS = "C=C" + "".join(f"C({side}){link}N=N{link}" for side in SIDES for link in LINKS)
 CLASS = Prediction("activity", "active", {"inactive": 0.2, "active": 0.8})
 VALUE = Prediction("pIC50", value=6.0)
 
@@ -135,21 +131,6 @@ def test_similarity_is_the_largest_tanimoto_coefficient(training):
     assert near.similarity == pytest.approx(tanimoto.max())
     assert near.nearest == training.smiles[int(tanimoto.argmax())]
     assert near.word == "far"
-
-
-def test_similarities_equal_those_of_rdkit(training, monkeypatch):
-    prints = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in ("CCO", "O", "c1ccccc1C(=O)N")]
-    prints.append(type(prints[0])(2048))  # without any bit
-    prints.append(ecfp4_bits(Chem.MolFromSmiles(MANY_BITS)))
-    assert prints[-1].GetNumOnBits() > 255
-    small = FingerprintTable(training.fingerprints)
-    monkeypatch.setattr("graphxai.datasets.fingerprints.MOST_UNPACKED", 0)
-    large = FingerprintTable(training.fingerprints)
-    for fingerprint, words in zip(prints, packed(prints), strict=True):
-        expected = BulkTanimotoSimilarity(fingerprint, training.fingerprints)
-        assert tanimoto(words, packed(training.fingerprints)).tolist() == expected
-        assert small.similarities(fingerprint).tolist() == expected
-        assert large.similarities(fingerprint).tolist() == expected
 
 
 def test_the_training_set_is_searched_when_nearness_is_read(bace, monkeypatch):

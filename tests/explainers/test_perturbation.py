@@ -10,7 +10,7 @@ from shapley import batch_of, graph_of, shapley_by_brute_force
 from graphxai.contract.tasks import Task
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import ShapleySampling, get_explainer
-from graphxai.explainers import variants as passes
+from graphxai.explainers import passes as passes
 from graphxai.explainers.orders import gains
 from graphxai.models.graphormer import collate
 from graphxai.wrapping.removal import outputs_of_parts

@@ -29,7 +29,7 @@ def quick_explainer(method: Any, **options: Any) -> Explainer:
 
 
 # The methods that every model has, though nothing was fitted to it.
-METHODS = [name for name, cls in REGISTRY.items() if not cls.traits.needs_fitting]
+METHODS = [name for name, cls in REGISTRY.items() if cls.traits.explains_any_model]
 
 
 # Three methods are `lrp` with fewer rules in force, and take its road through every model.

@@ -18,7 +18,6 @@ import typer
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import example_files
 from graphxai.evaluation import Report
-from graphxai.evaluation.figures import draw
 from graphxai.learning.recipes.rules import TRAINING
 from graphxai.models.graphormer import locate
 from other_models import quick_explainer
@@ -105,7 +104,7 @@ def parse(words: list[str]) -> None:
 
 def sketched(report: Report, kind: str, stem: Path, operator: str | None) -> None:
     """Draw the figures of reports small: the large ones, tested elsewhere, take longer."""
-    figure = draw(report, kind, operator)
+    figure = report.plot(kind, operator=operator)
     figure.set_layout_engine("none")
     figure.savefig(stem.with_suffix(".png"), dpi=30)
 

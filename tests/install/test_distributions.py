@@ -47,6 +47,10 @@ def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
     """The page names the kind and source of each file, and a card the source of its data."""
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("dist-info/licenses/NOTICE") for name in names)
+    assert any(name.endswith("licenses/graphxai/tables/app/openchemlib/LICENSE") for name in names)
+    (metadata,) = [name for name in names if name.endswith("dist-info/METADATA")]
+    stated = zipfile.ZipFile(wheel).read(metadata).decode()
+    assert "License-Expression: MIT AND BSD-3-Clause AND CC-BY-SA-3.0" in stated
     page = (ROOT / "docs" / "licences.md").read_text()
     data = [n for n in names if n.endswith((".csv", ".png")) or n.endswith("model.safetensors")]
     for name in data:

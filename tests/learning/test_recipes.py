@@ -16,7 +16,6 @@ import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.datasets.pretraining import DESCRIPTORS, collect, descriptors, environments
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.datasets.rule_tables import rule_table
 from graphxai.datasets.shapes import shape_dataset
@@ -25,17 +24,22 @@ from graphxai.learning.fit import finetune, molecule_config
 from graphxai.learning.predicting import encode_all, encoded_molecules, predict
 from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.distillation import distil, label_molecules
-from graphxai.learning.recipes.pretraining import learned_descriptors, pretrain
+from graphxai.learning.recipes.pretraining import (
+    DESCRIPTORS,
+    collect,
+    descriptors,
+    environments,
+    learned_descriptors,
+    pretrain,
+)
 from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.learning.teachers.gaussian_process import NOISE, tanimoto
 from graphxai.learning.teachers.linked import (
     PROCESS_SHARE,
-    FingerprintForests,
     Link,
     LinkedTeacher,
-    TanimotoProcess,
 )
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import load_checkpoint
@@ -110,7 +114,7 @@ def test_bars_show_what_goes_on_before_the_student_learns(
     monkeypatch.setenv("FORCE_COLOR", "1")
     settings = replace(QUICK, progress=True)
     y = np.arange(len(DRUGS), dtype=np.float64)[:, None]
-    LinkedTeacher([Task("value", "regression")], DRUGS, y, show=None)
+    LinkedTeacher.fit([Task("value", "regression")], DRUGS, y, show=None)
     config = molecule_config([Task("value", "regression")])
     encoded_molecules(recombined_smiles(DRUGS, 5, [], settings), config, settings)
     text = capsys.readouterr().err
@@ -265,7 +269,7 @@ def test_similarity_of_counts_is_rdkits() -> None:
     np.testing.assert_allclose(tanimoto(counts, counts[:5]), expected, rtol=1e-6)
 
 
-def test_a_gaussian_process_equals_scikit_learns() -> None:
+def test_a_gaussian_process_equals_scikit_learns(few_trees: None) -> None:
     pytest.importorskip("sklearn")
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import PairwiseKernel
@@ -273,7 +277,8 @@ def test_a_gaussian_process_equals_scikit_learns() -> None:
     y = np.array([[float(len(s)), float("N" in s)] for s in DRUGS])
     y[3, 0] = np.nan
     train, test = DRUGS[:9], DRUGS[9:]
-    process = TanimotoProcess(train, y[:9])
+    tasks = [Task("length", "regression"), Task("nitrogen", "regression")]
+    teacher = LinkedTeacher.fit(tasks, train, y[:9])
     labelled_rows = ~np.isnan(y[:9, 0])
     kinds, means = (
         (partial(ecfp6_counts, stereo=False), atom_pair_counts),
@@ -292,13 +297,15 @@ def test_a_gaussian_process_equals_scikit_learns() -> None:
     for column, rows in ((0, labelled_rows), (1, np.ones(9, dtype=bool))):
         machine = fitted(rows, column, means[column])
         expected = machine.predict(np.concatenate([k(test) for k in kinds], 1)) + means[column]
-        np.testing.assert_allclose(process.predict(test)[:, column], expected, rtol=1e-6)
+        np.testing.assert_allclose(teacher.by_process(test)[:, column], expected, rtol=1e-6)
         for left_out in np.flatnonzero(rows):
             others = rows & (np.arange(9) != left_out)
             machine = fitted(others, column, means[column])
             expected = machine.predict(counts[left_out][None]) + means[column]
-            assert process.left_out[left_out, column] == pytest.approx(expected[0], rel=1e-5)
-    assert np.isnan(process.left_out[3, 0])
+            assert teacher.process.left_out[left_out, column] == pytest.approx(
+                expected[0], rel=1e-5
+            )
+    assert np.isnan(teacher.process.left_out[3, 0])
 
 
 def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_out(
@@ -309,12 +316,8 @@ def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_
     sizes = np.array([Chem.MolFromSmiles(s).GetNumAtoms() for s in DRUGS], dtype=float)
     y = np.stack([sizes > 13, sizes], axis=1)
     link = Link("large", "size", 13.5, slope=2.0)
-    plain, linked = LinkedTeacher(tasks, DRUGS, y), LinkedTeacher(tasks, DRUGS, y, [link])
-    forests, process = (
-        FingerprintForests(tasks, DRUGS, y.astype(np.float32)),
-        TanimotoProcess(DRUGS, y),
-    )
-    each = [forests.predict(DRUGS).astype(float), process.predict(DRUGS)]
+    plain, linked = LinkedTeacher.fit(tasks, DRUGS, y), LinkedTeacher.fit(tasks, DRUGS, y, [link])
+    each = [plain.by_forests(DRUGS), plain.by_process(DRUGS)]
     each = [np.stack([values[:, 0].clip(0, 1), values[:, 1]], 1) for values in each]
     shares = [1 - PROCESS_SHARE, PROCESS_SHARE]
     np.testing.assert_allclose(plain.predict(DRUGS), np.average(each, 0, shares))
@@ -340,7 +343,7 @@ def test_a_stored_teacher_says_what_it_said_and_is_not_fitted_again(
 
     def fit() -> LinkedTeacher:
         fits.append(1)
-        return LinkedTeacher(tasks, DRUGS, y, links)
+        return LinkedTeacher.fit(tasks, DRUGS, y, links)
 
     path = tmp_path / "teacher.safetensors"
     fitted, stored = (distillation._fitted_once(path, fit, tasks, links) for _ in range(2))
@@ -372,7 +375,7 @@ def test_an_ensemble_predicts_a_contradictory_value_and_its_class_as_measured(
     contradictory = int(np.argmax(sizes))
     y[contradictory, 1] = 1.0
     link = Link("large", "size", 13.5)
-    plain, linked = LinkedTeacher(tasks, DRUGS, y), LinkedTeacher(tasks, DRUGS, y, [link])
+    plain, linked = LinkedTeacher.fit(tasks, DRUGS, y), LinkedTeacher.fit(tasks, DRUGS, y, [link])
     drug = [DRUGS[contradictory]]
     assert linked.predict(drug)[0, 1] == plain.predict(drug)[0, 1] < 6
     assert linked.predict(drug)[0, 0] > 0.8

@@ -17,8 +17,12 @@ from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explainers import get_explainer
-from graphxai.explainers.passes import by_autograd, graphormer_without_nodes, run_pass
-from graphxai.explainers.variants import structural_bias
+from graphxai.explainers.passes import (
+    by_autograd,
+    graphormer_without_nodes,
+    run_pass,
+    structural_bias,
+)
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
 from graphxai.models.graphormer.original_encoder import prepared_encoder
 from graphxai.rules.conservative import record

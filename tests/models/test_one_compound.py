@@ -1,12 +1,14 @@
 """One compound gets one answer, in whatever form it is drawn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rdkit import Chem
 
 import graphxai as gx
 from graphxai.datasets.training_set import training_set_of
-from graphxai.models.graphormer import set_standardisation
+from graphxai.models.graphormer import Graphormer, set_standardisation
 from graphxai.visualization import molecule_svg
 from one_compound import chosen_compounds, forms, outputs, tautomers
 
@@ -92,7 +94,8 @@ def test_a_mixture_is_refused_unless_it_is_read_as_drawn():
 
 def test_a_permanent_charge_stays():
     e = gx.explain(gx.load("bace"), f"{PRALIDOXIME}.[Cl-]")
-    assert e.note == "salt removed: chloride"
+    kept = "the cation is kept, as no proton can remove its charge"
+    assert e.note == f"salt removed: chloride; {kept}"
     assert Chem.GetFormalCharge(e.molecule) == 1
 
 
@@ -103,3 +106,40 @@ def test_a_table_of_the_parents_atoms_ends_with_their_numbers_in_the_molecule_gi
     assert frame.given_atom.tolist() == list(range(1, 11))
     parts = frame.iloc[:, 2:-1].sum(axis=1)
     assert parts.to_numpy() == pytest.approx(frame.relevance.to_numpy(), abs=1e-5)
+
+
+IMAGES = ("C[C@H](O)c1ccccc1", "C[C@@H](O)c1ccccc1")
+
+
+@pytest.mark.parametrize("name", ["lipophilicity", "solubility"])
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "occlusion"])
+def test_mirror_images_of_a_symmetric_property_have_one_explanation(name, method):
+    """It is the mean over both, as the network itself explains each."""
+    model = gx.load(name)
+    left, right = (gx.explain(model, smiles, method) for smiles in IMAGES)
+    assert left.prediction.value == pytest.approx(right.prediction.value, abs=1e-6)
+    np.testing.assert_allclose(left.relevance, right.relevance, atol=1e-6)
+    network = Graphormer(replace(model.config, symmetric=False)).eval()
+    network.load_state_dict(model.state_dict())
+    each = [gx.explain(network, smiles, method) for smiles in IMAGES]
+    assert abs(each[0].prediction.value - each[1].prediction.value) > 1e-3
+    for what in ("nodes", "graph_token", "biases", "output", "unexplained"):
+        expected = np.mean([getattr(e.ledger, what) for e in each])
+        assert getattr(left.ledger, what) == pytest.approx(expected, abs=1e-5)
+    np.testing.assert_allclose(left.relevance, np.mean([e.relevance for e in each], 0), atol=1e-5)
+    shown = gx.predict(model, list(IMAGES), progress=False)
+    values = [next(iter(each.values())).value for each in shown]
+    assert values == pytest.approx([left.prediction.value] * 2, abs=1e-6)
+
+
+def test_diastereomers_of_a_symmetric_property_differ():
+    cis, trans = gx.predict(
+        gx.load("lipophilicity"), ["C[C@H]1CC[C@@H](O)CC1", "C[C@H]1CC[C@H](O)CC1"]
+    )
+    (cis,), (trans,) = cis.values(), trans.values()
+    assert abs(cis.value - trans.value) > 1e-4
+
+
+def test_classes_cannot_be_symmetric():
+    with pytest.raises(ValueError, match="symmetric is for values"):
+        replace(gx.load("bace").config, symmetric=True)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.explainers import GradientInput, Lrp
-from graphxai.explainers.variants import structural_bias
+from graphxai.explainers.passes import structural_bias
 from graphxai.models.graphormer.backward import RULES_FOLLOWED, follows
 from graphxai.rules.conservative import Rules, conservative, record, rms_norm
 from graphxai.rules.operation_rule import BoundOperation, OperationRule

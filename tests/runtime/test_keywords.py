@@ -6,7 +6,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 import graphxai as gx
-from graphxai.runtime.keywords import with_keywords
+from graphxai.runtime.options import with_keywords
 
 
 class Options(TypedDict, total=False):

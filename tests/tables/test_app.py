@@ -18,8 +18,10 @@ from starlette.testclient import TestClient
 
 import graphxai as gx
 from graphxai.chemistry.counterfactuals import search
+from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.target import Target
-from graphxai.tables.app import molecules, server, tables
+from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.tables.app import overview, server, tables
 from graphxai.tables.app.guard import PublicAddress
 from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
@@ -263,7 +265,7 @@ def test_a_contrast_is_an_inert_picture_with_an_account(model, ask):
 
 
 def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model, monkeypatch):
-    monkeypatch.setattr(molecules, "PREDICTIONS", 90)
+    monkeypatch.setattr(overview, "PREDICTIONS", 90)
     asked = ASKED | {"smiles": AMIDE, "towards": "activity: active", "locked": [0, 1, 2, 3]}
     with client.stream("POST", "/api/suggest", json=asked) as answer:
         lines = [json.loads(line) for line in answer.iter_lines()]
@@ -289,7 +291,7 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
 
 @pytest.mark.parametrize("name", ["assay.csv", "assay.sdf"])
 def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(monkeypatch, name):
-    monkeypatch.setattr(molecules, "PREDICTIONS", 40)
+    monkeypatch.setattr(overview, "PREDICTIONS", 40)
     model = gx.load("bace")
     *_, suggestions = search(model, AMIDE, "pIC50: >99", predictions=40)
     first = suggestions[0]
@@ -317,17 +319,18 @@ def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(mo
 
 
 def test_the_open_tables_numbers_are_read_as_in_training_and_what_is_not_is_told(monkeypatch):
-    monkeypatch.setattr(molecules, "PREDICTIONS", 5)
+    monkeypatch.setattr(overview, "PREDICTIONS", 5)
     bace, target = gx.load("bace"), Target(None, "pIC50")
+    panel, goal = ModelPanel.of(bace), read_goal(bace, "pIC50: >99")
     steps = []
     for cells in (("9,15", "8,7", "eight"), (">9", ">8", ">7")):
         rows = [f"{s};{cell}" for s, cell in zip((AMIDE, "CCO", "CCN"), cells, strict=True)]
         content = "\n".join(["smiles;pIC50", *rows]).encode()
         key = tables.rows_of("assay.csv", content)["key"]
-        measured = partial(tables.measured_in, key, "", ("pIC50",), "parent")
-        *_, last = molecules.suggestions(bace, AMIDE, "pIC50: >99", target, (), 1, False, measured)
+        measured = partial(tables.measured_in, panel, key, "", goal)
+        *_, last = overview.suggestions(bace, AMIDE, "pIC50: >99", target, (), 1, False, measured)
         steps.append(last)
-        measurements = measured()
+        measurements = measured()["pIC50"]
         assert list(measurements.values.values()) == ([9.15, 8.7] if cells[0] == "9,15" else [])
     assert "1 of 3 measured values in column 'pIC50' was not understood" in steps[0]["summary"]
     assert "3 are bounds, such as '>9'" in steps[1]["summary"]
@@ -362,11 +365,11 @@ def test_the_trust_of_rows_is_that_of_a_report(model, ask, tmp_path):
 
 
 def test_suggestions_may_be_only_those_that_the_model_is_sure_of(monkeypatch):
-    monkeypatch.setattr(molecules, "PREDICTIONS", 64)
+    monkeypatch.setattr(overview, "PREDICTIONS", 64)
     oxane = "CC(=O)N[C@@H](Cc1cc(F)cc(F)c1)[C@H](O)C[NH2+]C1(c2cccc(C(C)(C)C)c2)CCOCC1"
     target = Target(task="BACE-1 inhibition")
     any_, sure = (
-        list(molecules.suggestions(gx.load("bace"), oxane, "inactive", target, (), 3, sure))[-1][
+        list(overview.suggestions(gx.load("bace"), oxane, "inactive", target, (), 3, sure))[-1][
             "found"
         ]
         for sure in (False, True)

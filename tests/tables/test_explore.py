@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("anywidget", reason="anywidget is not installed (extra `notebook`)")
 
 import graphxai as gx
-from graphxai.tables.app import molecules
+from graphxai.tables.app import overview
 from graphxai.tables.app.answers import ANSWERS, Body
 from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
@@ -77,14 +77,14 @@ def test_a_bad_message_is_answered_in_words(view, message, words):
 
 
 def test_a_search_streams_lets_others_in_and_stops_when_cancelled(view, monkeypatch):
-    search, steps = molecules.search, []
+    search, steps = overview.search, []
 
     def counted(*args, **options):
         for best_so_far in search(*args, **options):
             steps.append(best_so_far.predicted)
             yield best_so_far
 
-    monkeypatch.setattr(molecules, "search", counted)
+    monkeypatch.setattr(overview, "search", counted)
     body = ASKED | {"smiles": AMIDE, "towards": "activity: active"}
     replies_sent = []
 

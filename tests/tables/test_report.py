@@ -336,7 +336,7 @@ def test_without_a_wish_counterfactuals_go_towards_another_class_or_a_higher_val
 
 def test_counterfactuals_that_make_no_sense_are_refused_or_said(bace, tmp_path):
     out = tmp_path / "r.html"
-    with pytest.raises(ValueError, match="cannot go towards 'soluble'; this model offers"):
+    with pytest.raises(ValueError, match="'soluble' is not a goal"):
         gx.report(bace, ["CCO"], out, counterfactuals=1, towards="soluble")
     assert not out.exists()
     table = tmp_path / "molecules.csv"
@@ -436,9 +436,9 @@ def test_a_model_card_is_escaped(tmp_path):
 
 
 def test_a_card_may_have_any_number_of_headings():
-    shown = card_html("# First\n" + "## Another\n" * 1200 + "last")
+    shown = card_html("# First\n" + "## Another\n" * 1200 + "last").replace("\n", "")
     assert shown == "<h3>First</h3>" + "<h4>Another</h4>" * 1200 + "<p>last</p>"
-    assert card_html("# Alone") == "<h3>Alone</h3>"
+    assert card_html("# Alone").strip() == "<h3>Alone</h3>"
 
 
 def test_a_card_too_large_to_be_one_is_left_out(tmp_path):

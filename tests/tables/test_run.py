@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from graphxai.datasets.molecules import MAX_QUOTED
@@ -167,6 +168,38 @@ def test_a_cell_is_refused_by_its_length_and_quoted_in_short(model, tmp_path):
     assert "has 2,000,000 characters, more than the limit of 20,000" in refused["reason"]
     assert len(refused["smiles"]) == MAX_QUOTED
     assert len(refused["reason"]) < 200
+
+
+OWN = ("A  1", "A 1", "a\u200cb", "x\u3000y", "\xa0z ", "two\nlines", "r\r\nn", 'a "b"', "\rr")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_cells_of_the_user_come_back_as_they_were(model, tmp_path, suffix):
+    """White space, line breaks and joiners, in names and in other columns."""
+    table = tmp_path / "t.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, quoting=csv.QUOTE_ALL)
+        rows.writerows([("ID", "smiles", "note"), *((own, "CCO", own) for own in OWN)])
+    out = tmp_path / f"p.{suffix}"
+    predict_table(model, table, out, name_column="ID")
+    read_back = pd.read_parquet(out) if suffix == "parquet" else read(out)
+    rows = read_back.to_dict("records") if suffix == "parquet" else read_back
+    assert [row["name"] for row in rows] == list(OWN)
+    assert [row["input note"] for row in rows] == list(OWN)  # predictions have a note of their own
+
+
+def test_a_run_cut_within_a_cell_of_several_lines_equals_a_whole_one(model, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text('ID,smiles\na,CCO\n"two\nlines",CCN\n"three\n\nlines",CC\n')
+    options = {"name_column": "ID", "formats": ["sdf"]}
+    explained(model, table, tmp_path / "whole", **options)
+    whole = contents(tmp_path / "whole")
+    explained(model, table, tmp_path / "cut", **options)
+    path = tmp_path / "cut" / "explanations.csv"
+    place = whole["explanations.csv"].index(b"three\n") + len(b"three\n")
+    path.write_bytes(whole["explanations.csv"][:place])
+    explained(model, table, tmp_path / "cut", resume=True, **options)
+    assert contents(tmp_path / "cut") == whole
 
 
 def test_text_that_a_spreadsheet_takes_for_a_formula_can_be_guarded(model, tmp_path):

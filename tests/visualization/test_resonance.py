@@ -8,7 +8,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.visualization.resonance import averaged, equivalent_atoms
+from graphxai.visualization.layout import averaged, equivalent_atoms
 
 NITROBENZENE, BENZOATE, GUANIDINIUM = "O=[N+]([O-])c1ccccc1", "[O-]C(=O)c1ccccc1", "NC(N)=[NH2+]"
 

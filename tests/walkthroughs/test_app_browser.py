@@ -28,7 +28,7 @@ import uvicorn
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.tables.app import molecules, server
+from graphxai.tables.app import overview, server
 from graphxai.tables.app.guard import PublicAddress
 from graphxai.tables.app.models import OfferedModels
 from reverse_proxy import reverse_proxy
@@ -196,7 +196,7 @@ def test_keys_alone_do_the_same(page):
 def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
     start(page)
     reached, go_on, asked = threading.Event(), threading.Event(), []
-    search = molecules.search
+    search = overview.search
 
     def slow(*args, **options):
         for best_so_far in search(*args, **options):
@@ -206,7 +206,7 @@ def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
                 reached.set()
                 go_on.wait(20)
 
-    monkeypatch.setattr(molecules, "search", slow)
+    monkeypatch.setattr(overview, "search", slow)
     page.js("byId('wish').value = 'active'")
     page.click("#start")
     page.wait("byId('suggestions').children.length > 3")
@@ -214,13 +214,13 @@ def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
     page.click("#cancel")
     go_on.set()
     page.wait("byId('progress').textContent.includes('Ended before') && byId('cancel').hidden")
-    monkeypatch.setattr(molecules, "search", search)
+    monkeypatch.setattr(overview, "search", search)
     page.click("#suggestions button")  # what had come can be tried
     page.wait(f"{NODES} === 2 && {SHOWN} !== {json.dumps(AMIDE)}")
     assert len(asked) <= 4  # of 11 steps
     page.js("byId('wish').value = 'purple'")
     page.click("#start")
-    page.wait("byId('notice').textContent.includes('cannot go towards')")
+    page.wait("byId('notice').textContent.includes('is not a goal')")
     page.js("byId('wish').value = 'active'")
     page.click("#sure")
     page.click("#start")

@@ -34,10 +34,10 @@ app = marimo.App()
 def _():
     from pathlib import Path
     import graphxai as gx
-    from graphxai.tables.app import molecules
+    from graphxai.tables.app import overview
     from toy import random_graphormer
 
-    search = molecules.search
+    search = overview.search
 
     def counted(*args, **options):
         for found in search(*args, **options):
@@ -45,7 +45,7 @@ def _():
                 file.write(".")
             yield found
 
-    molecules.search = counted
+    overview.search = counted
     first = gx.explore(random_graphormer(num_layers=1), {AMIDE!r})
     first.observe(lambda change: Path("shown.txt").write_text(first.smiles), "link")
     first

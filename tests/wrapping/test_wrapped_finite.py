@@ -193,7 +193,7 @@ class Fused(PairMask):
         return self.out((h[:, 0] * mask[..., None]).sum(1) * 1e-20)
 
 
-OTHERS = ("learned", "gnn_explainer", "att_cat")  # these train, or need layers
+OTHERS = ("learned", "gnn_explainer", "att_cat", "kernel")  # these train, need layers or a process
 
 
 @pytest.mark.parametrize(("kind", "size"), [(Exponentials, 30.0), (Fused, 1.5e19)])

@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import GATConv, GPSConv, TransformerConv, global_mean_pool
 
 import graphxai as gx
-from graphxai.evaluation.sanity_checks import NoisyModel
+from graphxai.evaluation.measure import NoisyModel
 from graphxai.evaluation.testing import check_batching
 from graphxai.wrapping.eval_replica import copied
 from small_graphs import SIZES, graph, random, started, wrapped

@@ -1,22 +1,26 @@
 """The signs of trust. Each is one measurement with a level and words.
 
-The limits are defined here, with the reasons for them.
+The limits are defined here, with the reasons for them. Training pictures are not bundled. They are
+available if the data folder holds the files that the checkpoint's metadata name, with the same
+digests.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.held_out_score import held_out_score
-from graphxai.evaluation.sanity_checks import relative_change
+from graphxai.evaluation.statistics import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import Prediction
-
-from .training_images import TrainingImages
+from graphxai.runtime.download import data_root
 
 Level = Literal["good", "caution", "warning", "unknown", "known"]
 
@@ -102,7 +106,7 @@ def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:
     return Sign("test score", level, value, text, score.figures)
 
 
-def likeness_sign(training: TrainingImages | None, image: NDArray[np.floating]) -> Sign:
+def likeness_sign(training: "TrainingImages | None", image: NDArray[np.floating]) -> Sign:
     """Judge how similar a picture (H, W) is to the training pictures, if these are available."""
     similarity = float("nan") if training is None else training.nearest(image)
     level = LIKENESS.level(similarity)
@@ -153,3 +157,48 @@ def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floati
     """Return the largest relative change, or NaN if there is none."""
     changes = np.array([relative_change(relevance, other) for other in others])
     return float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingImages:
+    """Training pictures of one `shape` (H, W), as rows of unit length, `directions` (n, H * W)."""
+
+    directions: NDArray[np.float32]
+    shape: tuple[int, int]
+
+    def nearest(self, image: NDArray[np.floating]) -> float:
+        """Return the largest cosine similarity of grey values (H, W) to a training picture.
+
+        It is NaN for a picture of another size, and for an all-black picture.
+        """
+        length = float(np.linalg.norm(image))
+        if image.shape != self.shape or not length:
+            return float("nan")
+        return float((self.directions @ (image.ravel() / length).astype(np.float32)).max())
+
+
+def training_images_of(model: Any) -> TrainingImages | None:
+    """Return the training pictures of a model, or None if they are not available."""
+    metadata = getattr(model.origin, "metadata", None) or {}
+    files, count = metadata.get("files"), metadata.get("train_images")
+    if not isinstance(files, dict) or not isinstance(count, int):
+        return None
+    for name, digest in files.items():
+        for folder in (data_root() / "mnist", data_root()):
+            path = folder / name
+            if "train" in name and "images" in name and path.is_file():
+                return _read(path, str(digest), count, path.stat().st_mtime_ns)
+    return None
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, digest: str, count: int, modified: int) -> TrainingImages | None:
+    """Read the first `count` pictures of a file, or return None if it was not used in training."""
+    from graphxai.datasets.mnist import read_idx
+
+    if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != digest:
+        return None
+    images = read_idx(path)[:count]  # (n, H, W)
+    rows = images.reshape(len(images), -1).astype(np.float32)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return TrainingImages(rows / np.maximum(lengths, 1.0), images.shape[1:])

@@ -16,16 +16,15 @@ from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.training_set import TrainingSet, training_set_of
-from graphxai.evaluation.trust.other_forms import WRITINGS, another_form, tautomer_signs
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
-from graphxai.explanation.compute.nearness import nearness_of
+from graphxai.explanation.compute.predicting import nearness_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.threads import one_thread
 
-from .confidence import confidence_of
-from .distance import distance_of
+from .errors import confidence_of, distance_of
+from .other_forms import WRITINGS, another_form, tautomer_signs
 from .signs import (
     Level,
     Sign,
@@ -33,8 +32,8 @@ from .signs import (
     residual_sign,
     rewriting_sign,
     score_sign,
+    training_images_of,
 )
-from .training_images import training_images_of
 
 ITEM = (0, -1)  # the key of an input beside those of its other forms
 RULE = (

@@ -24,14 +24,14 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget
+from graphxai.explainers.orders import measure_of
+from graphxai.explainers.passes import encode_variants, in_passes, structural_bias
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules
 
 from ..orders import ranks
 from ..passes import run_pass
 from ..perturbation import prefixes
-from ..presence_path import measure_of
-from ..variants import encode_variants, in_passes, structural_bias
 
 MARGIN = 0.5  # how far the highest threshold may lie above the scores
 

@@ -1,7 +1,17 @@
 """What a few passes of a model say about the nodes, which a fitted explainer reads.
 
-A Graphormer is read by layer and head (see `node_features`), and the order to correct is that of
-`lrp_path`. A wrapped model may be built in any way, so what every such model has is read:
+A Graphormer is read by layer and head, and the order to correct is that of `lrp_path`. One pass is
+plain, and one is under the rules of LRP. Each has a backward pass from v, the log-odds of the
+explained class. The passes give for each layer and head
+
+* what v loses if the node leaves the softmax (`path_marginals.by_query`), through all queries and
+  through the graph token's row alone;
+* gradient times state of the node at the entry of each layer.
+
+The plain pass also gives the graph token's attention and the states. Values in units of v are
+divided by the graph's mean |score of `lrp_path`| and compressed by asinh.
+
+A wrapped model may be built in any way, so what every such model has is read:
 
 * the marginals of the nodes at the whole graph and at four halves of it, as at the beginning of
   `path_marginals`: at the whole, on average where the node is present, and where it is absent;
@@ -12,7 +22,7 @@ The order to correct is that of the marginals at the halves.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,13 +31,93 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
+from graphxai.rules.conservative import Rules, Tape, conservative, record
 
 from ..activation_path import LrpPath
 from ..base import Attribution
 from ..gradient import GradientInput, Lrp
-from ..node_features import TYPICAL_SIZE, NodeFeatures, node_features, soft_rank
-from ..orders import mean_size, relative
-from ..presence_path import first_order, measure_of
+from ..orders import first_order, mean_size, measure_of, relative
+from ..path_marginals import by_query
+
+TYPICAL_SIZE = 50.0  # in nodes; dividing by it brings the size of graphs near one
+STEEPNESS = 2.0  # of the soft rank, per mean |score|
+
+
+class NodeFeatures(NamedTuple):
+    """The features of the nodes of a batch.
+
+    Args:
+        values: values in units of v, attention and sizes (B, N, F).
+        states: the states (B, N, L D) at the entry of each layer.
+    """
+
+    values: Tensor
+    states: Tensor
+
+
+def node_features(
+    model: Graphormer, batch: GraphBatch, target: ResolvedTarget, path: Tensor
+) -> NodeFeatures:
+    """Compute the features of every node of a batch, given the scores (B, N) of `lrp_path`."""
+    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    plain, outputs, of_plain = _one_pass(model, batch, tokens, bias, target, Rules())
+    _, _, of_lrp = _one_pass(model, batch, tokens, bias, target, Lrp.rules)
+    size = mean_size(path, batch.mask)  # (B, 1)
+    of_v = torch.cat([of_plain, of_lrp, path[..., None]], dim=-1) / size[..., None]
+    shares = [weights[:, :, 0, 1:].transpose(1, 2).detach() for weights in plain.attention]
+    nodes = batch.mask.sum(-1)[:, None]  # (B, 1)
+    v = target.log_odds(outputs).detach()[:, None]
+    of_graph = torch.cat([nodes / TYPICAL_SIZE, v.asinh(), size.log()], dim=1)
+    values = [
+        of_v.asinh(),
+        torch.cat(shares, dim=-1) * (nodes[..., None] + 1),
+        soft_rank(path / size, batch.mask)[..., None],
+        of_graph[:, None].expand(-1, path.shape[1], -1),
+    ]
+    states = [state[:, 1:].detach() for state in plain.hidden[:-1]]
+    return NodeFeatures(torch.cat(values, dim=-1), torch.cat(states, dim=-1))
+
+
+def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute which share of its graph's nodes each node (B, N) exceeds.
+
+    Nodes with equal scores count half.
+    """
+    above = torch.sigmoid(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
+    return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
+
+
+def _one_pass(
+    model: Graphormer,
+    batch: GraphBatch,
+    tokens: Tensor,
+    bias: Tensor,
+    target: ResolvedTarget,
+    rules: Rules,
+) -> tuple[Tape, Tensor, Tensor]:
+    """Run a forward pass under the rules, and a backward pass.
+
+    Returns:
+        The recording, the outputs, and the values of the nodes (B, N, values). These are the
+        marginals of each layer and head through all queries and through the graph token's row,
+        which is the only row in the last layer, and gradient x state of each layer.
+    """
+    with conservative(**vars(rules)), record(attention_gradients=True) as tape:
+        outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)
+    states, layers = tape.hidden[:-1], len(tape.attention)
+    gradients = torch.autograd.grad(target.log_odds(outputs).sum(), [*tape.attention, *states])
+    present = bias.new_zeros(())
+    gates = [
+        by_query(weights.detach(), gradient, present)  # (B, H, Q, T)
+        for weights, gradient in zip(tape.attention, gradients[:layers], strict=True)
+    ]
+    by_head = [gate.sum(2) for gate in gates] + [gate[:, :, 0] for gate in gates[:-1]]
+    along = [
+        (state.detach() * gradient).sum(-1, keepdim=True)
+        for state, gradient in zip(states, gradients[layers:], strict=True)
+    ]
+    values = torch.cat([*(marginals.transpose(1, 2) for marginals in by_head), *along], dim=-1)
+    return tape, outputs.detach(), values[:, 1:]
 
 
 @dataclass(frozen=True, eq=False)

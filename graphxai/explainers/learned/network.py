@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from graphxai.contract.checkpoint_files import FLOAT_DTYPES
 from graphxai.contract.model import ExplainableModel, weights_hash
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.explainers.learned.description import NodeFeatures
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
-
-from ..node_features import NodeFeatures
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
@@ -230,33 +229,19 @@ def _content(raw: bytes) -> dict[str, Any]:
 
 
 def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
-    """Make a network from these tensors, after checking their names, shapes and values.
-
-    The tensors were read from a small file, so a network of their shapes is small too.
-    """
+    """Make a network from these tensors, after checking their names, shapes and values."""
     (states, components), (width, inputs) = (
         tuple(tensors[name].shape) for name in ("components", "node.weight")
     )
-    expected = {
-        "state_mean": (states,),
-        "components": (states, components),
-        "mean": (inputs,),
-        "deviation": (inputs,),
-        "node.weight": (width, inputs),
-        "node.bias": (width,),
-        "joint.weight": (width, 3 * width),
-        "joint.bias": (width,),
-        "score.weight": (1, width),
-        "score.bias": (1,),
-        "path": (),
-    }
-    if {name: tuple(value.shape) for name, value in tensors.items()} != expected:
+    with torch.device("meta"):  # without memory, as a wrong file may have any shapes
+        network = OrderNetwork(inputs, states, components, width)
+    expected = {name: value.shape for name, value in network.state_dict().items()}
+    if {name: value.shape for name, value in tensors.items()} != expected:
         raise ValueError("its tensors have other names or shapes than a fitted explainer's")
     for name, value in tensors.items():
         if value.dtype not in FLOAT_DTYPES or not bool(torch.isfinite(value.float()).all()):
             raise ValueError(f"{name!r} holds values that are not finite numbers")
     if not bool((tensors["deviation"] > 0).all()):
         raise ValueError("'deviation' holds values that are not above zero")
-    network = OrderNetwork(inputs, states, components, width)
-    network.load_state_dict(tensors)
+    network.to_empty(device="cpu").load_state_dict(tensors)
     return network.eval()

@@ -25,12 +25,11 @@ from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
 from ..base import Explainer
-from ..node_features import NodeFeatures
 from ..path_marginals import PathMarginals
 from ..perturbation import ShapleySampling
 from ..wrapped import members_of, passes_of
 from .curves import areas, gradients_of_probability, soft_presence, standardised
-from .description import describe, start_of
+from .description import NodeFeatures, describe, start_of
 from .network import FittedExplainer, OrderNetwork, hash_of, raw_inputs, with_classes
 
 GRAPHS_AT_A_TIME = 8

@@ -7,7 +7,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,42 +17,24 @@ from torch import Tensor
 
 from graphxai.contract.batching import Key, batches_for, collated
 from graphxai.contract.inputs import Input
+from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import evaluating, noting_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
 from graphxai.explainers.passes import graphormer_without_nodes
-from graphxai.explanation.compute.models import provenance
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
-from .models import Model, conformal_of
-from .nearness import nearness_when_read
-from .predicting import or_not_finite, without_errors
+from .models import Model, conformal_of, provenance
+from .predicting import nearness_when_read, or_not_finite, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
 NearnessWhenRead: TypeAlias = Nearness | Callable[[], Nearness] | None
-
-
-@dataclass(frozen=True)
-class ExplanationComputation:
-    """Explain the inputs of a list, without saying how near they are to the training set."""
-
-    explainer: Explainer
-    target: Any
-    wrt: tuple[str, ...] | None
-
-    def __call__(
-        self, model: Model, encoded: Sequence[tuple[int, Input]], /
-    ) -> Iterator[tuple[int, Explanation | Exception]]:
-        """Yield each input's number with its explanation, or with its error."""
-        return explanations_or_errors(
-            model, encoded, self.explainer, target=self.target, wrt=self.wrt
-        )
 
 
 def explain_prepared(
@@ -97,10 +79,12 @@ def explanations_or_errors(
         # it, such as the bonds of a chemprop network.
         offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
         wrt = offered if explainer.traits.explains_other_inputs else ("x",)
-    origin = provenance(model, explainer)
+    origin, conformal = provenance(model, explainer), conformal_of(model)
     empty_outputs: Tensor | None = None
-    always_empty_alike = isinstance(model, Graphormer) and model.config.level == "graph"
-    for part in batches_for(model, prepared):
+    always_empty_alike = getattr(model, "empty_alike", False)
+    passes = [((key, item), each) for key, item in prepared for each in item.passes]
+    waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
+    for part in batches_for(model, passes):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
             batch = collated(model, part)
@@ -114,14 +98,53 @@ def explanations_or_errors(
             explainer=explainer,
             target=wanted,
             origin=origin,
+            conformal=conformal,
             numbers=_Numbers.of(attribution),
             inputs=attribution.inputs or {},
             without_nodes=_explained_output(model, empty_outputs, attribution.outputs, wanted),
             with_nodes="x" in wrt,
         )
-        for row, (key, item) in enumerate(part):
+        for row, ((key, item), each) in enumerate(part):
             near = nearness_when_read(item, training)
-            yield key, or_not_finite(explained.explanation, row, item, near)
+            result = or_not_finite(explained.explanation, row, each, near)
+            if item.mirrored is None:
+                yield key, result
+            elif (first := waiting.pop(id(item), None)) is None:
+                waiting[id(item)] = result
+            else:
+                yield key, mean_explanation(first, result)
+
+
+def mean_explanation(
+    first: Explanation | NotFiniteError, second: Explanation | NotFiniteError
+) -> Explanation | NotFiniteError:
+    """Return the mean of the explanations of a molecule and its mirror image, of one value each.
+
+    Every share is linear in what it is the mean of, so its ledger closes as theirs do.
+    """
+    if isinstance(first, Exception) or isinstance(second, Exception):
+        return first if isinstance(first, Exception) else second
+    of_values = {
+        name: _mean(getattr(first, name), getattr(second, name))
+        for name in ("relevance", "features", "spread", "members", "relevance_of", "features_of")
+    }
+    pairs = zip(first.predictions, second.predictions, strict=True)
+    predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
+    of_task = {prediction.task: prediction for prediction in predictions}
+    return replace(
+        first,
+        **of_values,
+        ledger=Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        predictions=predictions,
+        prediction=of_task[first.prediction.task],
+    )
+
+
+def _mean(first: Any, second: Any) -> Any:
+    """Return the mean of two numbers or arrays, or of those in two dicts; None if there is none."""
+    if isinstance(first, dict):
+        return {name: _mean(first[name], second[name]) for name in first}
+    return None if first is None or second is None else (first + second) / 2
 
 
 def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
@@ -222,6 +245,7 @@ class _ExplainedBatch:
         explainer: the method.
         target: the target as the caller gave it.
         origin: the provenance that all explanations share.
+        conformal: the model's conformal scores by task.
         numbers: the attribution in plain numbers.
         inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
         without_nodes: f_c of each graph without its nodes.
@@ -232,6 +256,7 @@ class _ExplainedBatch:
     explainer: Explainer
     target: Target
     origin: dict[str, Any]
+    conformal: Mapping[str, Conformal]
     numbers: _Numbers
     inputs: Mapping[str, Sequence[Tensor]]
     without_nodes: list[float | None]
@@ -244,7 +269,7 @@ class _ExplainedBatch:
         outputs = numbers.outputs[row]
         relevance = numbers.relevance[row, nodes].copy()
         features = None if numbers.features is None else numbers.features[row, nodes].copy()
-        about = nearness, conformal_of(model), item.note, item.parent
+        about = nearness, self.conformal, item.note, item.parent
         predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)

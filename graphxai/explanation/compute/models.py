@@ -6,32 +6,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from graphxai.contract.checkpoint_files import is_process
 from graphxai.contract.intervals import Conformal
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.datasets.graph import is_data
-from graphxai.models.graphormer import (
-    Ensemble,
-    Graphormer,
-    load_model,
-    locate,
-    require_purpose,
-)
+from graphxai.models.graphormer import load_model, locate, require_purpose
 from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
 if TYPE_CHECKING:
+    from graphxai.models.graphormer import Ensemble, Graphormer
+    from graphxai.models.process import KernelProcess
     from graphxai.wrapping import WrappedModel
 
-__all__ = [
-    "Model",
-    "conformal_of",
-    "last_written",
-    "load",
-    "loaded",
-    "mark_explained_for",
-    "standardisation_of",
-]
-
-Model: TypeAlias = "Graphormer | Ensemble | WrappedModel"
+Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | WrappedModel"
 
 
 def load(
@@ -47,6 +34,10 @@ def load(
         return load_chemprop(name_or_path, molecule_features)
     if molecule_features:
         raise ValueError("molecule_features are for models of chemprop: leave them out.")
+    if is_process(folder := locate(name_or_path)):
+        from graphxai.models.process import load_process  # brings RDKit
+
+        return load_process(folder, as_drawn=as_drawn)
     return load_model(name_or_path, as_drawn=as_drawn)
 
 
@@ -71,7 +62,7 @@ def last_written(name_or_path: str | Path) -> tuple[Path, int]:
 
 def conformal_of(model: "Model") -> Mapping[str, Conformal]:
     """Return a model's conformal scores by task. Wrapped models have none."""
-    return model.conformal if isinstance(model, Graphormer | Ensemble) else {}
+    return getattr(model, "conformal", {})
 
 
 def standardisation_of(model: "Model") -> Standardisation:
@@ -92,7 +83,7 @@ def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
         return inputs
     level = getattr(model.config, "level", None)  # wrapped models have none
     if level == "graph":
-        raise ValueError("a Graphormer has one output per graph: leave out node= and pair=.")
+        raise ValueError("this model has one output per graph: leave out node= and pair=.")
     if level == "node" and pair is not None:
         raise ValueError("this model answers for nodes: give node= instead of pair=.")
     if level == "node" and is_data(inputs):

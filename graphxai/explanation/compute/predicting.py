@@ -1,40 +1,42 @@
-"""Compute each graph's predictions of all tasks, from encoded inputs in batches."""
+"""Compute each graph's predictions of all tasks, from encoded inputs in batches.
 
+How near a molecule is to the training set takes a while, so it is only computed when it is first
+read.
+"""
+
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
 from graphxai.contract.batching import Key, batches_for, collated
 from graphxai.contract.inputs import EXPLAINED_NODE, Input, InputError
 from graphxai.contract.model import evaluating
-from graphxai.datasets.training_set import TrainingSet
+from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
+from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
 
 from .models import Model, conformal_of
-from .nearness import nearness_when_read
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Predictions = tuple[Prediction, ...]  # one for each task
 
 
-@dataclass(frozen=True)
-class PredictionComputation:
-    """Predict the inputs of a list, and tell how near each is to the training set."""
-
-    training: TrainingSet | None
-
-    def __call__(
-        self, model: Model, encoded: Sequence[tuple[int, Input]], /
-    ) -> Iterator[tuple[int, dict[str, Prediction] | Exception]]:
-        """Yield each input's number with its predictions by task, or with its error."""
-        for number, predictions in predictions_or_errors(model, encoded, training=self.training):
-            if isinstance(predictions, Exception):
-                yield number, predictions
-            else:
-                yield number, {prediction.task: prediction for prediction in predictions}
+def predictions_by_task(
+    model: Model, encoded: Sequence[tuple[int, Input]], /, *, training: TrainingSet | None
+) -> Iterator[tuple[int, dict[str, Prediction] | Exception]]:
+    """Yield each input's number with its predictions by task, or with its error."""
+    for number, predictions in predictions_or_errors(model, encoded, training=training):
+        if isinstance(predictions, Exception):
+            yield number, predictions
+        else:
+            yield number, {prediction.task: prediction for prediction in predictions}
 
 
 def predict_prepared(
@@ -65,22 +67,29 @@ def predictions_or_errors(
     """
     answers_for_nodes = getattr(model.config, "level", None) == "node"
     compute = _outputs_of_nodes if answers_for_nodes else _outputs
+    config, conformal = model.config, conformal_of(model)
     for key, item, outputs in compute(model, prepared):
-        near = nearness_when_read(item, training)
-        about = near, conformal_of(model), item.note, item.parent
-        yield key, or_not_finite(read_outputs, model.config, outputs, *about)
+        about = nearness_when_read(item, training), conformal, item.note, item.parent
+        yield key, or_not_finite(read_outputs, config, outputs, *about)
 
 
 def _outputs(
     model: Model, prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[tuple[Key, Input, list[float]]]:
-    """Yield each encoded input with its outputs."""
-    for part in batches_for(model, prepared):
+    """Yield each encoded input with its outputs, the mean over its passes."""
+    passes = [((key, item), each) for key, item in prepared for each in item.passes]
+    waiting: dict[int, list[float]] = {}  # the outputs of a first pass
+    for part in batches_for(model, passes):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).double().tolist()
-        for (key, item), of_item in zip(part, outputs, strict=True):
-            yield key, item, of_item
+        for ((key, item), _), of_item in zip(part, outputs, strict=True):
+            if item.mirrored is None:
+                yield key, item, of_item
+            elif (first := waiting.pop(id(item), None)) is None:
+                waiting[id(item)] = of_item
+            else:
+                yield key, item, [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
 
 
 def _outputs_of_nodes(
@@ -126,3 +135,76 @@ def without_errors(
         if isinstance(result, NotFiniteError):
             raise result
         yield key, result
+
+
+class _Once:
+    """A nearness that is computed in the first call, for all tasks.
+
+    Every molecule of a table gets one, and `functools.cache` takes several times as long to make.
+    """
+
+    __slots__ = ("_compute", "_nearness")
+
+    def __init__(self, compute: Callable[[], Nearness]) -> None:
+        self._compute = compute
+        self._nearness: Nearness | None = None
+
+    def __call__(self) -> Nearness:
+        if self._nearness is None:
+            self._nearness = self._compute()
+        return self._nearness
+
+
+def nearness_when_read(
+    item: Input, training: TrainingSet | None
+) -> Nearness | Callable[[], Nearness] | None:
+    """Return a function that computes the nearness once, for all tasks.
+
+    Without a training set the nearness is `UNKNOWN`. For a graph that is no molecule, return None.
+    """
+    if item.molecule is None and item.smiles is None:
+        return None
+    if training is None:
+        return UNKNOWN
+    # A result may outlive its input by far, and must not keep the molecule that was read.
+    read = None if item.read is None else weakref.ref(item.read)
+    return _Once(partial(_nearness, training, item.molecule or item.smiles, read))
+
+
+def nearness_of(item: Input, training: TrainingSet | None) -> Nearness | None:
+    """Return how near a molecule is to the training set, or None for other graphs."""
+    nearness = nearness_when_read(item, training)
+    return nearness() if callable(nearness) else nearness
+
+
+def set_nearness(explanation: Explanation, training: TrainingSet | None) -> None:
+    """Add the nearness to the predictions of an explanation that was made without it."""
+    molecule = explanation.mol if explanation.mol is not None else explanation.smiles
+    if training is not None and molecule is not None:
+        nearness = _Once(partial(_nearness, training, molecule))
+        for prediction in explanation.predictions:
+            prediction.set_nearness(nearness)
+
+
+def read_nearness(explanation: Explanation) -> None:
+    """Compute the nearness of an explanation now, instead of when it is first read."""
+    for prediction in explanation.predictions:
+        _ = prediction.nearness
+
+
+def _nearness(
+    training: TrainingSet, molecule: Any, read: "weakref.ref[Mol] | None" = None
+) -> Nearness:
+    """Compute the nearness of a molecule, which is an RDKit molecule or a SMILES.
+
+    If the form in which it was read still exists, it is not read again.
+    """
+    from rdkit import Chem, rdBase
+
+    at_hand = None if read is None else read()
+    with rdBase.BlockLogs():
+        if at_hand is not None:
+            molecule = at_hand
+        elif isinstance(molecule, str):
+            molecule = Chem.MolFromSmiles(molecule)
+        return training.nearness(molecule)

@@ -22,8 +22,6 @@ from graphxai.learning.teachers.forests import Forest
 from graphxai.models.graphormer import NODE_LABELS, Graphormer, GraphormerConfig
 from graphxai.runtime.progress import progress_bar
 
-__all__ = ["GIN", "forest_readings", "gin_readings"]
-
 FloatArray = NDArray[np.float64]
 LAYERS = 4
 TREES = 500
@@ -41,19 +39,9 @@ class GIN(nn.Module):
     def __init__(self, config: GraphormerConfig, width: int) -> None:
         super().__init__()
         self.config = config
-        self.nodes = _Features(
-            config.node_cardinalities, config.num_node_features, width,
-            config.node_offsets, config.node_scales,
-        )  # fmt: skip
+        self.nodes = _Features(config, "node", width)
         has_edges = config.rows_per_hop > 0
-        self.edges = (
-            _Features(
-                config.edge_cardinalities, config.num_edge_features, width,
-                config.edge_offsets, config.edge_scales,
-            )
-            if has_edges
-            else None
-        )  # fmt: skip
+        self.edges = _Features(config, "edge", width) if has_edges else None
         conv = GINEConv if has_edges else GINConv
         self.layers = nn.ModuleList(conv(_perceptron(width), train_eps=True) for _ in range(LAYERS))
         self.head = nn.Sequential(
@@ -75,17 +63,14 @@ class GIN(nn.Module):
 
 
 class _Features(nn.Module):
-    """Embed categories or standardised numbers."""
+    """Embed the categories or standardised numbers of a "node" or an "edge"."""
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        numbers: int,
-        width: int,
-        offsets: Sequence[float],
-        scales: Sequence[float],
-    ) -> None:
+    def __init__(self, config: GraphormerConfig, kind: str, width: int) -> None:
         super().__init__()
+        sizes, offsets, scales = (
+            getattr(config, f"{kind}_{name}") for name in ("cardinalities", "offsets", "scales")
+        )
+        numbers = getattr(config, f"num_{kind}_features")
         self.starts = torch.tensor([sum(sizes[:k]) for k in range(len(sizes))])
         self.offsets = torch.tensor(offsets or [0.0] * numbers)
         self.scales = torch.tensor(scales or [1.0] * numbers)
@@ -101,26 +86,17 @@ class _Features(nn.Module):
 
 
 def _perceptron(width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(width, width),
-        nn.BatchNorm1d(width),
-        nn.ReLU(),
-        nn.Linear(width, width),
-        nn.ReLU(),
-    )
+    first, last = (nn.Linear(width, width) for _ in range(2))
+    return nn.Sequential(first, nn.BatchNorm1d(width), nn.ReLU(), last, nn.ReLU())
 
 
 def same_budget(model: Graphormer) -> GIN:
     """Return a GIN with about as many parameters as a Graphormer, and not more."""
     budget = sum(parameter.numel() for parameter in model.parameters())
     width = 8
-    while _parameters(GIN(model.config, width + 8)) <= budget:
+    while sum(p.numel() for p in GIN(model.config, width + 8).parameters()) <= budget:
         width += 8
     return GIN(model.config, width)
-
-
-def _parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def gin_readings(model: Graphormer, source: Source, settings: TrainingSettings) -> list[FloatArray]:

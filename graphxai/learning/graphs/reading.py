@@ -16,16 +16,6 @@ from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.learning.splitting import MASKS
 
-__all__ = [
-    "TaskLike",
-    "input_fields",
-    "labels_of",
-    "level_of",
-    "mean_features",
-    "node_features",
-    "tasks_of",
-]
-
 FloatArray = NDArray[np.float64]
 Level = Literal["graph", "node"]
 TaskLike = str | Task | Sequence[Task] | None

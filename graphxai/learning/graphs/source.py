@@ -26,8 +26,6 @@ from graphxai.learning.writing import label_text
 from graphxai.models.graphormer import GraphormerConfig, members_of, prepare
 from graphxai.runtime.progress import progress_bar
 
-__all__ = ["GraphSource", "split_graphs"]
-
 FloatArray = NDArray[np.float64]
 HEADS = 8
 HARDWARE = ("accelerator", "devices", "strategy", "precision", "num_workers", "progress")

@@ -41,8 +41,6 @@ from graphxai.models.graphormer import (
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
-__all__ = ["bace_split", "bace_tasks", "score_bace", "train_bace"]
-
 STANDARDISED: Standardisation = "parent"
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"
 LINK = Link(ACTIVITY, POTENCY, threshold=7.0)

@@ -26,8 +26,6 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks
 from graphxai.runtime.writing import atomic_write, json_text, write_whole
 
-__all__ = ["DISTILLING", "LabelledMolecules", "distil", "label_molecules", "stored_array"]
-
 FloatArray = NDArray[np.float64]
 ABOUT, LEFT_OUT = "molecules.json", "left_out.npy"
 PART = 500  # molecules that are labelled at a time
@@ -93,7 +91,7 @@ def distil(
 
     def fit_teacher() -> LinkedTeacher:
         log("fitting forests and a Gaussian process to the training part")
-        return LinkedTeacher(tasks, smiles, train.y, links, settings.show)
+        return LinkedTeacher.fit(tasks, smiles, train.y, links, settings.show)
 
     folder = out / "labels"
     new = label_molecules(

@@ -17,12 +17,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.deformations import deform
-from graphxai.datasets.mnist import load_mnist, mnist_files
+from graphxai.datasets.mnist import deform, load_mnist, mnist_files
 from graphxai.datasets.splits import Split
 from graphxai.datasets.superpixels import images_to_data
 from graphxai.learning import conformal
-from graphxai.learning.calibration import scale_logits
+from graphxai.learning.calibration import best_temperature, scale_logits
 from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware, require_new
 from graphxai.learning.predicting import predict
@@ -169,8 +168,7 @@ def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
     Source: Guo et al., ICML 2017.
     """
     grid = torch.logspace(-1, 1, 401)
-    losses = torch.stack([F.cross_entropy(outputs / t, y) for t in grid])
-    temperature = float(grid[losses.argmin()])
+    temperature = best_temperature(lambda t: F.cross_entropy(outputs / t, y), grid)
     scale_logits(model, slice(None), temperature)
     return temperature
 

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
-from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
-from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
+from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rule_tables import RuleTable
 from graphxai.datasets.rules import RULES, RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
+from graphxai.datasets.splits import Split
 from graphxai.evaluation.ground_truth import model_score
 from graphxai.evaluation.ground_truth_report import (
     SCORES,
@@ -42,7 +41,7 @@ from graphxai.learning.fit import (
     require_hardware,
     start_at_frequencies,
 )
-from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
@@ -55,15 +54,6 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.options import with_options
 
-__all__ = [
-    "benchmark_rule",
-    "rule_task",
-    "shape_config",
-    "train_rule",
-    "train_rules",
-    "train_shapes",
-]
-
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
 OF_SHAPES = replace(FROM_SCRATCH, epochs=25, learning_rate=2e-3)
@@ -75,15 +65,11 @@ MORE: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
 TRAINING: dict[str, dict[str, Any]] = {"pains": MORE, "large-ring": MORE}
 
 
-def rule_task(dataset: RuleDataset) -> Task:
+def _task_of(rule: RuleTask, labels: NDArray[np.float32], split: Split) -> Task:
     """Return a rule's task: binary, or regression standardised on the training molecules."""
-    return _task_of(dataset.rule, dataset.labels[list(dataset.split.train)].astype(np.float64))
-
-
-def _task_of(rule: RuleTask, values: NDArray[np.float64]) -> Task:
-    """Return a rule's task, given the labels (n,) of the training molecules."""
     if rule.kind == "presence":
         return Task(rule.name, "binary", ("no", "yes"))
+    values = labels[list(split.train)].astype(np.float64)
     scale = float(values.std()) or 1.0
     return Task(rule.name, "regression", unit=rule.unit, offset=float(values.mean()), scale=scale)
 
@@ -127,28 +113,33 @@ def train_rule(
     out, chosen, seed = Path(out), get_rule(rule), settings.seed
     smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
-    task = rule_task(dataset)
+    task = _task_of(chosen, dataset.labels, dataset.split)
     recipe = FROM_SCRATCH if init_weights is None else FROM_WEIGHTS
     torch.manual_seed(seed)
     model = _untrained(task) if init_weights is None else _pretrained(init_weights, task)
     labels, split = dataset.labels[:, None], dataset.split
-    graphs = encode_all(_graphs(dataset.smiles, labels), model.config)
-    train, valid, test = split.parts_of(graphs)
-    fit(model, train, valid, recipe.for_run(settings), out, resume=settings.resume)
-    score = score_task(task, predict(model, test), torch.cat([g.y for g in test])[:, 0])
-    calibrate(model, Source(graphs, labels.astype(np.float64), split, model.config))
+    source = _source(dataset.smiles, labels, split, model)
+    score = _fitted(model, source, recipe, settings, out)[0].get(task.name)
     name = "ROC-AUC" if task.kind == "binary" else "R2"
     shown = "not defined" if score is None else f"{score:.3f}"
-    measure_mean_node(model, train)
     return save_checkpoint(
         model,
         out / "model",
-        card=_card(dataset, task, f"{name} {shown}"),
+        card=f"""# {chosen.name}
+
+A small Graphormer trained on a rule, to check explanations against the atoms known to determine the
+answer. It predicts nothing that could not be computed. Question: {chosen.question} Answer:
+{"no or yes" if task.kind == "binary" else "a number"}.
+
+* Molecules: {len(split.train)} for training, {len(split.valid)} for validation, {len(split.test)}
+  for testing, split at random with seed {split.seed}.
+* Test: {name} {shown}.
+""",
         metadata={
             "rule": chosen.name,
             "size": size,
             "seed": seed,
-            "score": {"metric": name, "value": score, "n": len(test)},
+            "score": {"metric": name, "value": score, "n": len(split.test)},
             "summary": f"{name} {shown}",
             "split": json.loads(split.to_json()),
         },
@@ -185,30 +176,23 @@ def train_rules(
     out = Path(out)
     torch.manual_seed(settings.seed)
     split = table.split
-    tasks = tuple(
-        _task_of(rule, table.of(rule.name)[list(split.train)].astype(np.float64))
-        for rule in table.rules
-    )
+    tasks = tuple(_task_of(rule, table.of(rule.name), split) for rule in table.rules)
     model = _untrained(*tasks) if init_weights is None else _pretrained(init_weights, *tasks)
-    graphs = encode_all(_graphs(table.smiles, table.labels), model.config)
-    train, valid, test = split.parts_of(graphs)
-    start_at_frequencies(model, torch.cat([graph.y for graph in train]))
-    fit(model, train, valid, TOGETHER.for_run(settings), out, resume=settings.resume)
-    calibrate(model, Source(graphs, table.labels.astype(np.float64), split, model.config))
-    scores = evaluate(model, test)
-    summary = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
-    measure_mean_node(model, train)
+    start_at_frequencies(model, torch.from_numpy(table.labels[list(split.train)]))
+    source = _source(table.smiles, table.labels, split, model)
+    scores, summary = _fitted(model, source, TOGETHER, settings, out)
+    train, valid, test = map(len, (split.train, split.valid, split.test))
     return save_checkpoint(
         model,
         out / "model",
         card=f"""# Rules about molecules
 
 A Graphormer trained on several rules together, to check explanations against the atoms known to
-determine the answers. It predicts nothing that could not be computed. Molecules: {len(train)} for
-training, {len(valid)} for validation, {len(test)} for testing. Test, ROC-AUC or R2: {summary}.
+determine the answers. It predicts nothing that could not be computed. Molecules: {train} for
+training, {valid} for validation, {test} for testing. Test, ROC-AUC or R2: {summary}.
 """,
         metadata={
-            "size": len(graphs),
+            "size": len(table.smiles),
             "seed": settings.seed,
             "scores": scores,
             "summary": summary,
@@ -262,23 +246,37 @@ def train_shapes(
     out, dataset = Path(out), dataset or shape_dataset(seed=settings.seed)
     torch.manual_seed(settings.seed)
     model = Graphormer(shape_config())
+    split = dataset.split
     graphs = encode_all([graph.to_data() for graph in dataset.graphs], model.config)
-    train, valid, test = dataset.split.parts_of(graphs)
-    fit(model, train, valid, OF_SHAPES.for_run(settings), out, resume=settings.resume)
-    scores = evaluate(model, test)
-    summary = ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
-    measure_mean_node(model, train)
+    y = torch.cat([graph.y for graph in graphs]).double().numpy()
+    source = Source(graphs, y, split, model.config)
+    _, summary = _fitted(model, source, OF_SHAPES, settings, out, intervals=False)
+    train, valid, test = map(len, (split.train, split.valid, split.test))
     return save_checkpoint(
         model,
         out / "model",
         card=f"""# Planted shapes
 
 A small Graphormer that says which shapes are in a graph, to check explanations against the nodes
-and edges of the shapes. Graphs: {len(train)} for training, {len(valid)} for validation,
-{len(test)} for testing. Test ROC-AUC: {summary}.
+and edges of the shapes. Graphs: {train} for training, {valid} for validation,
+{test} for testing. Test ROC-AUC: {summary}.
 """,
         metadata={"size": len(graphs), "seed": settings.seed, "summary": f"ROC-AUC: {summary}"},
     )
+
+
+def _fitted(
+    model: Graphormer, source: Source, recipe: TrainingSettings, settings: RunSettings, out: Path,
+    *, intervals: bool = True,
+) -> tuple[dict[str, float], str]:  # fmt: skip
+    """Fit a model, with intervals if wanted. Return its scores on the test part, also as text."""
+    train, valid = source.train.graphs, source.valid.graphs
+    fit(model, train, valid, recipe.for_run(settings), out, resume=settings.resume)
+    if intervals:
+        calibrate(model, source)
+    measure_mean_node(model, train)
+    scores = evaluate(model, source.test.graphs)
+    return scores, ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
 
 
 def _untrained(*tasks: Task) -> Graphormer:
@@ -297,8 +295,10 @@ def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphorme
     return initialise(Graphormer(config), source)
 
 
-def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
-    """Return graphs with labels (n, rules), without their SMILES.
+def _source(
+    smiles: Sequence[str], labels: NDArray[np.float32], split: Split, model: Graphormer
+) -> Source:
+    """Return molecules with labels (n, rules), without their SMILES.
 
     A checkpoint of a rule keeps no training molecules, so its intervals must not depend on how near
     a molecule is to them.
@@ -307,23 +307,8 @@ def _graphs(smiles: Sequence[str], labels: NDArray[np.float32]) -> list[Data]:
     for graph, row in zip(graphs, labels, strict=True):
         graph.y = torch.from_numpy(row)[None]
         del graph.smiles
-    return graphs
-
-
-def _card(dataset: RuleDataset, task: Task, score: str) -> str:
-    """Return the model card."""
-    split = dataset.split
-    answers = "no or yes" if task.kind == "binary" else "a number"
-    return f"""# {dataset.rule.name}
-
-A small Graphormer trained on a rule, to check explanations against the atoms known to determine the
-answer. It predicts nothing that could not be computed. Question: {dataset.rule.question} Answer:
-{answers}.
-
-* Molecules: {len(split.train)} for training, {len(split.valid)} for validation, {len(split.test)}
-  for testing, split at random with seed {split.seed}.
-* Test: {score}.
-"""
+    graphs = encode_all(graphs, model.config)
+    return Source(graphs, labels.astype(np.float64), split, model.config)
 
 
 def benchmark_rule(
@@ -377,6 +362,11 @@ def benchmark_rule(
     if not with_truth:
         raise ValueError(f"no test molecule has true atoms under rule {name!r}; give more.")
     truths = [dataset.truths[k] for k in with_truth]
+    without_truth = [  # a rule with shares has none
+        dataset.smiles[k]
+        for k in test
+        if dataset.truths[k].dtype == bool and not dataset.truths[k].any()
+    ]
     explained = [dataset.smiles[k] for k in with_truth]
     bonds = [rule_bonds(name, text) for text in explained] if RULES[name].groups is not None else []
     rows = measure(
@@ -386,7 +376,7 @@ def benchmark_rule(
         methods,
         # no bond is true if all true atoms are halogens
         bonds if any(true.any() for _, true in bonds) else None,
-        _without_truth(dataset)[:limit],
+        without_truth[:limit],
         progress=progress,
     )
     scores = {
@@ -398,9 +388,3 @@ def benchmark_rule(
         "share true": mean_share(truths),
     }
     store(folder, rows, scores)
-
-
-def _without_truth(dataset: RuleDataset) -> list[str]:
-    """Return the test molecules in which no atom is true. A rule with shares has none."""
-    test = ((dataset.smiles[k], dataset.truths[k]) for k in dataset.split.test)
-    return [text for text, truth in test if truth.dtype == bool and not truth.any()]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from graphxai.contract.tasks import Task
+from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.scores import METRICS
@@ -28,7 +28,6 @@ from graphxai.learning.teachers.gaussian_process import (
     process_columns,
     process_readings,
 )
-from graphxai.learning.teachers.minimol import minimol_installed
 from graphxai.learning.teachers.stacking import (
     FOLDS,
     MIN_LABELS,
@@ -38,11 +37,10 @@ from graphxai.learning.teachers.stacking import (
     ProcessSource,
     Teacher,
     kernel_of,
+    minimol_installed,
     squared_distances,
 )
 from graphxai.runtime.progress import Progress, progress_bar
-
-__all__ = ["choose_teacher", "simplex_weights"]
 
 FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
@@ -116,16 +114,59 @@ def choose_teacher(
 
 
 @dataclass(frozen=True, eq=False)
+class ChosenProcess:
+    """A process with the noise that predicts the folds of the training part best.
+
+    Attributes:
+        process: the process, fitted to the whole training part.
+        forests: two forests to compare with, by name.
+        unseen: by task, what it predicts for each fold without it, before it is read (n, columns).
+        similarity: of each molecule to the nearest one of the other folds (n,).
+    """
+
+    process: ProcessSource
+    forests: Mapping[str, ForestSource]
+    unseen: tuple[FloatArray, ...]
+    similarity: FloatArray
+
+
+def choose_process(
+    tasks: Sequence[Task],
+    smiles: Sequence[str],
+    y: FloatArray,
+    folds: Sequence[Positions],
+    *,
+    bounds: FloatArray,
+    seed: int = 0,
+    show: bool | None = False,
+) -> ChosenProcess:
+    """Fit a process to all tasks, and forests to compare with. See `choose_teacher`."""
+    every = range(len(tasks))
+    steps = len(NOISES) * len(folds) + 1 + len(MAX_FEATURES) * len(tasks)
+    with progress_bar("fitting a process and forests", steps, show=show) as advance:
+        features = MoleculeFeatures(tuple(smiles))
+        filled = filled_labels(tasks, features.forest, y, bounds, seed)
+        fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
+        of_folds = fitter.predict_folds("process", folds, every)
+        process = fitter.fit_process("process", of_folds.noises)
+        forests = {name: fitter.fit_forests(name) for name in MAX_FEATURES}
+    unseen = tuple(of_folds.columns[k] for k in every)
+    return ChosenProcess(process, forests, unseen, nearest_of_other_folds(smiles, folds))
+
+
+@dataclass(frozen=True, eq=False)
 class _FoldPredictions:
     """What a source predicts for each molecule when it is fitted to the other folds.
 
     Attributes:
         readings: the predictions (n,) or (n, classes), by position of the task.
         noises: the noise that suits a process best, by position of the task; none for forests.
+        columns: what a process with this noise predicts, before it is read (n, columns of a task).
     """
 
     readings: Mapping[int, FloatArray]
     noises: Mapping[int, float] = field(default_factory=dict)
+    columns: Mapping[int, FloatArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +271,8 @@ class _SourceFitter:
         )
         best: dict[int, FloatArray] = {}
         noises: dict[int, float] = {}
+        raw: dict[int, FloatArray] = {}
+        columns = dict(zip(enough, TaskSet(tuple(tasks.values())).columns, strict=True))
         errors = dict.fromkeys(enough, np.inf)
         for noise in NOISES:
             predicted = np.full(labels.shape, np.nan)
@@ -243,7 +286,8 @@ class _SourceFitter:
                 error = _squared_error(readings, self.y[:, k])
                 if k not in best or error < errors[k]:
                     best[k], noises[k], errors[k] = readings, noise, error
-        return _FoldPredictions(best, noises)
+                    raw[k] = predicted[:, columns[k]]
+        return _FoldPredictions(best, noises, raw)
 
     def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
         """Fit a process to the tasks for which a noise is given."""

@@ -19,17 +19,6 @@ from scipy.stats import norm
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.fingerprints import ecfp4
 
-__all__ = [
-    "Forest",
-    "StoredTrees",
-    "expected_within",
-    "filled_column",
-    "filled_labels",
-    "forest_inputs",
-    "reference_forest",
-    "trees_for",
-]
-
 FloatArray = NDArray[np.float64]
 TREES = 500
 TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long

@@ -17,16 +17,6 @@ from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from graphxai.contract.tasks import Task
 
-__all__ = [
-    "Counts",
-    "Process",
-    "carriers_of",
-    "process_columns",
-    "process_readings",
-    "similarity",
-    "tanimoto",
-]
-
 FloatArray = NDArray[np.float64]
 Positions = NDArray[np.intp]
 Kernel = NDArray[np.float32]

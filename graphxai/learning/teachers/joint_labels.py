@@ -9,17 +9,6 @@ from numpy.typing import NDArray
 
 from graphxai.learning.teachers.stacking import MIN_LABELS
 
-__all__ = [
-    "joint_labels",
-    "joint_readings",
-    "labels_with_teacher",
-    "mixed_labels",
-    "shares_text",
-    "soft_labels",
-    "stacking_share",
-    "teacher_shares",
-]
-
 FloatArray = NDArray[np.float64]
 MOVED = 0.3  # how far a label moves towards a teacher that has the whole share
 

@@ -19,10 +19,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import BITS, COUNTS
 from graphxai.learning.teachers.forests import Forest, StoredTrees, forest_inputs
 from graphxai.learning.teachers.gaussian_process import Process
-from graphxai.learning.teachers.minimol import SIZE
-from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
-
-__all__ = ["TEACHER", "saved_teacher", "teacher_file"]
+from graphxai.learning.teachers.stacking import SIZE, ForestSource, ProcessSource, Teacher
 
 TEACHER = "teacher.safetensors"  # the file beside a checkpoint
 Arrays = dict[str, NDArray[Any]]

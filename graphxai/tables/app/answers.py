@@ -8,22 +8,20 @@ from typing import Any
 
 from rdkit import Chem
 
-from graphxai.chemistry.goal import Goal
-from graphxai.chemistry.profile_text import joins_goals
+from graphxai.chemistry.profile_text import single_goal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.target import Target
-from graphxai.explanation.compute.models import standardisation_of
+from graphxai.explanation.compute.panel import ModelPanel
 
 from .models import OfferedModels
-from .molecules import card, changes_at, contrasted, predicted, suggestions, trust_of_rows
-from .overview import joint_suggestions, overview
+from .molecules import card, changes_at, contrasted, predicted, trust_of_rows
+from .overview import overview, suggestions
 from .page import EDITOR, read, text_of
 from .tables import (
     KINDS,
     exported,
     matching_rows,
     measured_in,
-    measured_in_all,
     measured_of_rows,
     rows_of,
     series_of,
@@ -73,6 +71,11 @@ class Body:
         table = Body(fields if isinstance(fields, dict) else {})
         return table.text("key"), table.text("column")
 
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.text("method", DEFAULT_METHOD)
+
     def target(self) -> Target:
         """Return the output to explain, from the fields `task` and, for a class, `label`."""
         return Target(self.text("label") or None, self.text("task") or None)
@@ -88,29 +91,23 @@ def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
     """
     end = time.monotonic() + LONGEST
     n = max(1, min(24, (body.numbers("n") or [12])[0]))
-    smiles, locked, sure = body.text("smiles"), body.numbers("locked"), body.fields.get("sure")
-    if joins_goals(body.text("towards")) and not _is_goal(models, body):
-        wish = body.text("wish")
-        read_all = partial(measured_in_all, models.panel, *body.table())
-        steps = joint_suggestions(models.panel, smiles, wish, locked, n, sure is True, read_all)
-    else:
-        model, towards, target = models[body.text("model")], body.text("towards"), body.target()
-        tasks = tuple(Goal.of(towards, model).columns(model))
-        measured = partial(measured_in, *body.table(), tasks, standardisation_of(model))
-        steps = suggestions(model, smiles, towards, target, locked, n, sure is True, measured)
+    towards, model = body.text("towards"), models[body.text("model")]
+    goal = single_goal(model, towards)
+    panel = ModelPanel.of(model) if goal else models.panel
+    steps = suggestions(
+        model if goal else list(panel.models),
+        body.text("smiles"),
+        towards if goal else body.text("wish"),
+        body.target(),
+        body.numbers("locked"),
+        n,
+        body.fields.get("sure") is True,
+        partial(measured_in, panel, *body.table(), goal),
+    )
     for step in steps:
         yield step
         if time.monotonic() > end:
             return
-
-
-def _is_goal(models: OfferedModels, body: Body) -> bool:
-    """Return whether the chosen model has the goal as a single one, such as a class with commas."""
-    try:
-        Goal.of(body.text("towards"), models[body.text("model")])
-    except ValueError:
-        return False
-    return True
 
 
 def reason(error: Exception) -> str:
@@ -124,29 +121,10 @@ def _card(models: OfferedModels, body: Body) -> Any:
     return card(
         models[body.text("model")],
         body.text("smiles"),
-        body.text("method", DEFAULT_METHOD),
+        body.method,
         body.target(),
         like if isinstance(like, dict) else None,
     )
-
-
-def _changes(models: OfferedModels, body: Body) -> Any:
-    model, smiles = models[body.text("model")], body.text("smiles")
-    return changes_at(model, smiles, body.target(), body.numbers("place"), body.numbers("locked"))
-
-
-def _predicted(models: OfferedModels, body: Body) -> Any:
-    return predicted(models[body.text("model")], body.texts("smiles"), body.target())
-
-
-def _trust(models: OfferedModels, body: Body) -> Any:
-    model, method = models[body.text("model")], body.text("method", DEFAULT_METHOD)
-    return trust_of_rows(model, body.texts("smiles"), method, body.target())
-
-
-def _overview(models: OfferedModels, body: Body) -> Any:
-    drawn = body.fields.get("plain") is not True
-    return overview(models.panel, body.texts("smiles"), body.text("goal"), drawn=drawn)
 
 
 def _match(models: OfferedModels, body: Body) -> Any:
@@ -154,12 +132,6 @@ def _match(models: OfferedModels, body: Body) -> Any:
     if type(first) is not int:
         raise ValueError("first must be a whole number.")
     return matching_rows(*body.table(), body.text("smarts"), first)
-
-
-def _contrast(models: OfferedModels, body: Body) -> Any:
-    pair = body.text("a"), body.text("b")
-    method = body.text("method", DEFAULT_METHOD)
-    return contrasted(models[body.text("model")], *pair, method, body.target())
 
 
 def _read(models: OfferedModels, body: Body) -> Any:
@@ -176,22 +148,38 @@ def _export(models: OfferedModels, body: Body) -> Any:
     rows = [Body(row) for row in body.items("basket", 1000) if isinstance(row, dict)]
     basket = [{name: row.text(name) for name in ("smiles", "name", "changes")} for row in rows]
     kind, model = body.text("kind"), models[body.text("model")]
-    method = body.text("method", DEFAULT_METHOD)
-    text = exported(kind, model, method, body.target(), basket, *body.table())
+    text = exported(kind, model, body.method, body.target(), basket, *body.table())
     return {"text": text, "type": KINDS[kind]}
 
 
 ANSWERS: dict[str, Answer] = {
     "about": lambda models, body: models.about(body.text("model")),
     "card": _card,
-    "changes": _changes,
-    "predict": _predicted,
-    "overview": _overview,
-    "trust": _trust,
+    "changes": lambda models, body: changes_at(
+        models[body.text("model")],
+        body.text("smiles"),
+        body.target(),
+        body.numbers("place"),
+        body.numbers("locked"),
+    ),
+    "predict": lambda models, body: predicted(
+        models[body.text("model")], body.texts("smiles"), body.target()
+    ),
+    "overview": lambda models, body: overview(
+        models.panel,
+        body.texts("smiles"),
+        body.text("goal"),
+        drawn=body.fields.get("plain") is not True,
+    ),
+    "trust": lambda models, body: trust_of_rows(
+        models[body.text("model")], body.texts("smiles"), body.method, body.target()
+    ),
     "match": _match,
     "measured": lambda models, body: {"measured": measured_of_rows(models.panel, *body.table())},
     "series": lambda models, body: series_of(models.panel, *body.table(), body.text("core")),
-    "contrast": _contrast,
+    "contrast": lambda models, body: contrasted(
+        models[body.text("model")], body.text("a"), body.text("b"), body.method, body.target()
+    ),
     "read": _read,
     "canonical": lambda models, body: {"smiles": Chem.MolToSmiles(read(body.text("smiles")))},
     "editor": lambda models, body: {"text": text_of(EDITOR)},

@@ -1,10 +1,9 @@
-"""Return what the page shows of molecules as JSON: explanations, changes, contrasts, searches."""
+"""Return what the page shows of molecules as JSON: explanations, changes, contrasts."""
 
 import math
 import warnings
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -14,11 +13,9 @@ from rdkit import Chem
 
 from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
-from graphxai.chemistry.counterfactuals import Counterfactuals, search
-from graphxai.chemistry.fragment_swaps import exchanged, fragments_for
 from graphxai.chemistry.fragments import fragments
-from graphxai.chemistry.matching import NoCommonPartError, common_part
-from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.matching import common_part_or_none
+from graphxai.chemistry.neighbours import exchanged, fragments_for
 from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.target import Target
@@ -30,24 +27,19 @@ from graphxai.explainers import get_explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.prediction import Prediction
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.threads import one_thread
 from graphxai.tables.card import (
-    change_facts,
     explained_rows,
     molecule_card,
-    prediction_facts,
     rounded,
 )
 from graphxai.tables.drawing import UNIT
 from graphxai.visualization.grid import aligned
-from graphxai.visualization.layout import laid_out
-from graphxai.visualization.resonance import averaged
-from graphxai.visualization.text import minus_signs
+from graphxai.visualization.layout import averaged, laid_out
 
-from .overview import picture
-from .page import PREDICTIONS, read
+from .overview import brief, label_of
+from .page import read
 
 MOST_CHANGES = 60  # how many changes are shown at a place
 BOND = 1.5  # the length of a bond in 2D coordinates
@@ -95,7 +87,7 @@ def card(
         "origin": origin,
         "shown": rounded(shown),
         "limit": rounded([float(np.abs(shown).max(initial=0.0)) or 1.0])[0],
-        "now": _brief(explanation.prediction, _label(explanation.wanted)),
+        "now": brief(explanation.prediction, label_of(explanation.wanted)),
         "method": explanation.title,
         "additive": explanation.additive,
         "unsigned": explanation.unsigned,
@@ -200,11 +192,11 @@ def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[
         warnings.simplefilter("ignore")  # the warnings only say which were left out
         predictions = predict(model, list(smiles), progress=False)
     task = target.task_in(model.config).name
-    label = _label(target) or next(
+    label = label_of(target) or next(
         (of_molecule[task].label for of_molecule in predictions if of_molecule is not None), None
     )
     return [
-        None if of_molecule is None else _brief(of_molecule[task], label)
+        None if of_molecule is None else brief(of_molecule[task], label)
         for of_molecule in predictions
     ]
 
@@ -221,76 +213,6 @@ def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dic
         "caption": result.caption,
         "account": dict(zip(account, rounded(list(account.values())), strict=True)),
     }
-
-
-def suggestions(
-    model: Model,
-    smiles: str,
-    towards: str,
-    target: Target,
-    locked: Sequence[int],
-    n: int,
-    sure: bool = False,
-    measured: Callable[[], Measurements | None] = lambda: None,
-) -> Iterator[dict[str, Any]]:
-    """After each batch of predictions, yield the best counterfactuals of a molecule so far.
-
-    Args:
-        model: the model.
-        smiles: the molecule.
-        towards: what the model should predict, as in `graphxai.counterfactuals`.
-        target: a class or value of the goal's task. If it is a class, the value of each prediction
-            is the probability of that class.
-        locked: the atoms that must stay.
-        n: how many counterfactuals to show.
-        sure: whether the model must be sure of its prediction.
-        measured: reads what was measured. This takes seconds for a long table. So it is called
-            after the search, and the last step says what it read.
-    """
-    read(smiles)
-    options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
-    for results in search(model, smiles, towards, n, **options):
-        label = _label(target) or results.explanation.prediction.label
-        yield _suggested(results, label)
-    if (table := measured()) is not None:
-        start = Chem.MolToSmiles(results.explanation.atoms())
-        with_measured = [
-            replace(change, measured=table.about(start, change.smiles)) for change in results
-        ]
-        last = _suggested(
-            replace(results, ranked=tuple(with_measured)) if table.values else results, label
-        )
-        note = table.note.rstrip(".")  # the page adds the final full stop
-        yield last | {"summary": f"{last['summary']}. {note}" if note else last["summary"]}
-
-
-def _suggested(results: Counterfactuals, label: str | None) -> dict[str, Any]:
-    return {
-        "summary": results.summary,
-        "predicted": results.predicted,
-        "most": PREDICTIONS,
-        "found": [
-            change_facts(change)
-            | {
-                "near": prediction_facts(change.prediction)["near"],
-                "isomers": change.isomers_text,
-                "within": minus_signs(change.change_range or change.prediction.range),
-                "draw": picture(change.smiles),
-                **_brief(change.prediction, label),
-            }
-            for change in results
-        ],
-    }
-
-
-def _brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
-    """Return a prediction as text, with its value or the probability of the class `label`."""
-    facts = prediction_facts(prediction, label or prediction.label)
-    return {name: facts[name] for name in ("text", "range", "value")}
-
-
-def _label(target: Target) -> str | None:
-    return target.choice if isinstance(target.choice, str) else None
 
 
 @lru_cache(maxsize=32)
@@ -317,12 +239,10 @@ def _drawn_like(
     reference = _placed(before, like.get("x"), like.get("y"))
     origin = like.get("origin")
     if not (isinstance(origin, list) and _is_origin(origin, mol, before)):
-        try:
-            mapping = common_part(before, mol, timeout=1).mapping
-        except NoCommonPartError:
+        if (part := common_part_or_none(before, mol)) is None:
             return laid_out(mol), new
         origin = new
-        for was, atom in mapping.tolist():
+        for was, atom in part.mapping.tolist():
             origin[atom] = was
     pairs = np.array([(was, atom) for atom, was in enumerate(origin) if was >= 0])
     return (aligned(mol, reference, pairs) if len(pairs) > 1 else laid_out(mol)), origin
@@ -338,14 +258,12 @@ def _is_origin(origin: list[Any], mol: Chem.Mol, before: Chem.Mol) -> bool:
 def _placed(mol: Chem.Mol, x: Any, y: Any) -> Chem.Mol:
     """Place the molecule at the given coordinates, or lay it out again if they do not fit."""
     copy = laid_out(mol)
-    size = mol.GetNumAtoms()
-    if not all(isinstance(v, list) and len(v) == size and all(map(_is_place, v)) for v in (x, y)):
-        return copy
+    for values in (x, y):
+        if not isinstance(values, list) or len(values) != mol.GetNumAtoms():
+            return copy
+        if not all(type(v) in (int, float) and math.isfinite(v) and abs(v) < 1e6 for v in values):
+            return copy
     conformer = copy.GetConformer()
     for atom, (right, down) in enumerate(zip(x, y, strict=True)):
         conformer.SetAtomPosition(atom, (right / UNIT * BOND, -down / UNIT * BOND, 0.0))
     return copy
-
-
-def _is_place(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e6

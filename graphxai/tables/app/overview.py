@@ -1,22 +1,24 @@
-"""Return what the page shows of several properties: predictions of all models, and desirability."""
+"""Return what the page shows of several properties, and of changes towards one or several goals."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from rdkit import Chem
-
 from graphxai.api import predict
+from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
+from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
-from graphxai.chemistry.measurements import Measurements, measured_change
-from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
+from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
+from graphxai.contract.target import Target
 from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import change_facts, prediction_facts, property_facts
 from graphxai.tables.drawing import drawing
+from graphxai.visualization.text import minus_signs
 
 from .page import PREDICTIONS, read
 
@@ -45,34 +47,27 @@ def overview(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings only say which were left out
         predictions = predict(list(panel.models), list(smiles), progress=False) if smiles else []
-    scores = [None if each is None else profile.score(each) for each in predictions]
+    molecules: list[dict[str, Any] | None] = []
+    for text, each in zip(smiles, predictions, strict=True):
+        if each is None:
+            molecules.append(None)
+            continue
+        score = profile.score(each)
+        facts: dict[str, Any] = {"cells": property_facts(panel, each, score)}
+        facts["desirability"] = score.overall if score.parts else None
+        if drawn:
+            facts["draw"] = None
+            with suppress(ValueError):  # it is too large
+                facts["draw"] = picture(text)
+        molecules.append(facts)
     return {
         "properties": [
             [each.name, each.model, each.task.name, labels.get(each.name, "")]
             for each in panel.properties
         ],
         "goals": [*profile.explanation.split("\n")] if goal else [],
-        "molecules": [
-            None
-            if each is None or score is None
-            else {
-                "cells": property_facts(panel, each, score),
-                "desirability": score.overall if score.parts else None,
-                **_drawn(text, drawn),
-            }
-            for text, each, score in zip(smiles, predictions, scores, strict=True)
-        ],
+        "molecules": molecules,
     }
-
-
-def _drawn(smiles: str, wanted: bool) -> dict[str, Any]:
-    """Return the drawing of a molecule for its overview, or nothing if it is not wanted."""
-    if not wanted:
-        return {}
-    try:
-        return {"draw": picture(smiles)}
-    except ValueError:  # it is too large
-        return {"draw": None}
 
 
 @lru_cache(maxsize=512)  # a search shows most of its molecules again after every batch
@@ -81,57 +76,77 @@ def picture(smiles: str) -> dict[str, Any]:
     return drawing(read(smiles))
 
 
-def joint_suggestions(
-    panel: ModelPanel,
+def suggestions(
+    models: Any,
     smiles: str,
-    goal: str,
+    towards: str,
+    target: Target,
     locked: Sequence[int],
     n: int,
-    sure: bool,
+    sure: bool = False,
     measured: Callable[[], Mapping[str, Measurements]] = dict,
 ) -> Iterator[dict[str, Any]]:
-    """After each batch of predictions, yield the best changes of a molecule for several goals.
+    """After each batch of predictions, yield the best changes of a molecule so far.
 
     Args:
-        panel: the models.
+        models: a model, or several for a goal over several properties.
         smiles: the molecule.
-        goal: the goals, as `gx.profile` reads them.
+        towards: what to predict, as in `graphxai.counterfactuals`.
+        target: a class or value of a single goal's task. If it is a class, the value of each
+            prediction is the probability of that class.
         locked: the atoms that must stay.
         n: how many changes to show.
-        sure: whether the models must be sure that all goals are met.
-        measured: reads what was measured of each property. It is called after the search, and the
-            last step says what it read.
+        sure: whether the models must be sure that the goals are met.
+        measured: reads what was measured of each property. This takes seconds for a long table. So
+            it is called after the search, and the last step says what it read.
     """
-    start = Chem.MolToSmiles(read(smiles))
+    read(smiles)
     options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
-    for results in search(list(panel.models), smiles, goal, n, **options):
-        yield _suggested(results)
+    for results in search(models, smiles, towards, n, **options):
+        yield _suggested(results, label_of(target))
     if tables := measured():
-        told = [
-            replace(change, measured=measured_change(tables, start, change.smiles))
-            for change in results
-        ]
+        compared = {name: table for name, table in tables.items() if table.values}
+        last = _suggested(results.compared(compared) if compared else results, label_of(target))
+        # the page adds the final full stop
         notes = " ".join(table.note for table in tables.values() if table.note).rstrip(".")
-        last = _suggested(replace(results, ranked=tuple(told)))
         yield last | {"summary": f"{last['summary']}. {notes}" if notes else last["summary"]}
 
 
-def _suggested(results: ProfileCounterfactuals) -> dict[str, Any]:
-    return {
-        "summary": results.summary,
-        "predicted": results.predicted,
-        "most": PREDICTIONS,
-        "found": [
-            change_facts(change)
-            | {
+def _suggested(
+    results: Counterfactuals | ProfileCounterfactuals, label: str | None
+) -> dict[str, Any]:
+    if isinstance(results, Counterfactuals):
+        label = label or results.explanation.prediction.label
+    found = []
+    for change in results:
+        facts = change_facts(change) | {"draw": picture(change.smiles)}
+        if isinstance(change, Counterfactual):  # a single goal is told in brief
+            facts |= {
+                "near": prediction_facts(change.prediction)["near"],
+                "isomers": change.isomers_text,
+                "within": minus_signs(change.change_range or change.prediction.range),
+                **brief(change.prediction, label),
+            }
+        else:
+            facts |= {
                 "desirability": change.score.overall,
                 "front": change.front,
                 "properties": _before_and_after(change),
-                "draw": picture(change.smiles),
             }
-            for change in results
-        ],
-    }
+        found.append(facts)
+    about = {"summary": results.summary, "predicted": results.predicted, "most": PREDICTIONS}
+    return about | {"found": found}
+
+
+def brief(prediction: Prediction, label: str | None) -> dict[str, Any]:
+    """Return a prediction as text, with its value or the probability of the class `label`."""
+    facts = prediction_facts(prediction, label or prediction.label)
+    return {name: facts[name] for name in ("text", "range", "value")}
+
+
+def label_of(target: Target) -> str | None:
+    """Return the class that is explained, or None if the target names none."""
+    return target.choice if isinstance(target.choice, str) else None
 
 
 def _before_and_after(change: ProfileCounterfactual) -> list[list[Any]]:

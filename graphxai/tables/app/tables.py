@@ -6,8 +6,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any
 
 from rdkit import Chem, rdBase
 
+from graphxai.chemistry.desirability import PropertyGoal
+from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
-from graphxai.chemistry.substructures import SearchTimeError, matches_in_time
 from graphxai.contract.target import Target
-from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
@@ -48,15 +47,7 @@ FOR_A_ROW = 0.1  # seconds for which one molecule is searched
 KINDS = {"csv": "text/csv", "sdf": "chemical/x-mdl-sdfile", "html": "text/html"}
 
 
-@dataclass(frozen=True)
-class UploadedFile:
-    """A file that was dropped on the page, with the name that it has there."""
-
-    name: str
-    content: bytes
-
-
-_files: OrderedDict[str, UploadedFile] = OrderedDict()
+_files: OrderedDict[str, tuple[str, bytes]] = OrderedDict()  # names and contents by key
 
 
 def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
@@ -72,21 +63,24 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         name: the name of the file. Its suffix decides the format if the content does not.
         column: the column with the structures, by default found by its name or content.
     """
-    file = UploadedFile(name[-200:], content)
     key = hashlib.sha256(content).hexdigest()
-    _files[key] = file
+    _files[key] = name[-200:], content
     _files.move_to_end(key)
     while len(_files) > KEPT_FILES:
         _files.popitem(last=False)
-    with _opened(file, column) as table:
+    with opened_file(key, column) as table:
+        assert table is not None  # it was kept a moment ago
         try:
             structures = table.structures.name
         except TableError as error:
             if not table.columns:
                 raise
-            columns, why = list(table.columns[:MAX_COLUMNS]), _with_shown_name(error, table, file)
+            why = str(error).replace(str(table.path), _files[key][0])
+            columns = list(table.columns[:MAX_COLUMNS])
             return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
-        named = _name_column(table)
+        by_name = {n.lower().replace(" ", "").replace("_", ""): n for n in table.columns[::-1]}
+        usual = (by_name[name] for name in NAMES if name in by_name)
+        named = next((name for name in usual if name != structures), None)
         read = [structures] if named is None else [structures, named]
         records = table.records(read)
         rows = [
@@ -101,51 +95,46 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
         return {"rows": rows, "more": more, "columns": [], "key": key, "choice": table.choice}
 
 
-@lru_cache(maxsize=16)  # finding the matched pairs takes seconds
 def measured_in(
-    key: str, column: str, tasks: tuple[str, ...], standardise: Standardisation
-) -> Measurements | None:
-    """Read what was measured in a file, from the first task that names a column with numbers.
+    panel: ModelPanel, key: str, column: str, goal: PropertyGoal | None = None
+) -> dict[str, Measurements]:
+    """Read what was measured in a file of each property, if the file is still kept.
 
-    Returns None if nothing was measured, or if the file is no longer kept. If no value was
-    understood, the note of an empty result says so.
-
-    Args:
-        key: the key that `rows_of` returned.
-        column: as for `rows_of`.
-        tasks: the names of the columns to look for. A data item of an SD file counts as a column.
-        standardise: how the model brings molecules to their parents.
-    """
-    file = _files.get(key)
-    unread: Measurements | None = None
-    if file is None:
-        return None
-    with _opened(file, column) as table, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the page shows the note
-        for task in tasks:
-            if table.columns.count(task) != 1 or task == table.structures.name:
-                continue
-            records = islice(table.records((table.structures.name, task)), LARGEST_TABLE)
-            pairs = [(row.cells[table.structures.name], row.cells[task]) for row in records]
-            with suppress(ValueError):
-                try:
-                    return Measurements.of(pairs, task, standardise)
-                except NoNumbersError as error:
-                    unread = unread or Measurements(task, {}, str(error))
-    return unread
-
-
-def measured_in_all(panel: ModelPanel, key: str, column: str) -> dict[str, Measurements]:
-    """Read what was measured in a file of each property of several models.
+    If no value of a column was understood, the note of an empty result says so.
 
     Args:
         panel: the models.
-        key, column: as for `measured_in`.
+        key: the key that `rows_of` returned.
+        column: as for `rows_of`.
+        goal: a single goal of the only model, which is compared with its own task's column or, if
+            there is none, with that of another task.
     """
+    tasks = {p.name: [p.task.name] for p in panel.properties if not p.task.classes}
+    if goal is not None:
+        tasks = {goal.of.name: goal.tasks_of(panel.models[0])}
     way = standardisation_of(panel.models[0])
-    tasks = {each.name: each.task for each in panel.properties if not each.task.classes}
-    tables = {name: measured_in(key, column, (task.name,), way) for name, task in tasks.items()}
-    return {name: table for name, table in tables.items() if table is not None and table.values}
+    tables = {n: _measurements(key, column, (*columns,), way) for n, columns in tasks.items()}
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+@lru_cache(maxsize=16)  # finding the matched pairs takes seconds
+def _measurements(
+    key: str, column: str, tasks: tuple[str, ...], standardise: Standardisation
+) -> Measurements | None:
+    """Read what was measured from the first task that names a column, or return None."""
+    with opened_file(key, column) as table, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the page shows the note
+        if table is None:
+            return None
+        named = [name for name in tasks if table.columns.count(name) == 1]
+        columns = [name for name in named if name != table.structures.name]
+        try:
+            known = columns and Measurements.in_table(table, columns, standardise, LARGEST_TABLE)
+        except NoNumbersError as error:
+            return Measurements(columns[0], {}, str(error))
+        except ValueError:
+            return None
+    return known or None
 
 
 def exported(
@@ -220,10 +209,9 @@ def _cells_in_table(
     Returns:
         The cells of the other columns by structure and column, and the dialect of the table.
     """
-    file = _files.get(key)
-    if file is None:
-        return {}, DEFAULT
-    with _opened(file, column) as table:
+    with opened_file(key, column) as table:
+        if table is None:
+            return {}, DEFAULT
         source = RowSource(table)
         headings = source.headings(written)
         rows = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
@@ -234,37 +222,22 @@ def _cells_in_table(
 
 @contextmanager
 def opened_file(key: str, column: str) -> Iterator[Table | None]:
-    """Open a file of the page by its key, or yield None if it is no longer kept."""
-    file = _files.get(key)
-    if file is None:
+    """Open a file of the page as a table, or yield None if it is no longer kept.
+
+    Errors call the file by the name that the page shows.
+    """
+    if key not in _files:
         yield None
         return
-    with _opened(file, column) as table:
-        yield table
-
-
-@contextmanager
-def _opened(file: UploadedFile, column: str) -> Iterator[Table]:
-    """Open a file of the page as a table. Errors call it by the name that the page shows."""
-    suffixes = [part for part in Path(file.name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
+    name, content = _files[key]
+    suffixes = [part for part in Path(name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"table{''.join(suffixes[-2:])}"
-        path.write_bytes(file.content)
+        path.write_bytes(content)
         try:
             yield open_table(path, column or None)
         except (TableError, ImportError) as error:
-            raise type(error)(str(error).replace(str(path), file.name)) from None
-
-
-def _with_shown_name(error: TableError, table: Table, file: UploadedFile) -> str:
-    return str(error).replace(str(table.path), file.name)
-
-
-def _name_column(table: Table) -> str | None:
-    """Return the column with the names of the compounds, or None if none has a usual name."""
-    by_name = {name.lower().replace(" ", "").replace("_", ""): name for name in table.columns[::-1]}
-    named = (by_name[usual] for usual in NAMES if usual in by_name)
-    return next((name for name in named if name != table.structures.name), None)
+            raise type(error)(str(error).replace(str(path), name)) from None
 
 
 def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list[Any]]:
@@ -278,12 +251,15 @@ def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list
         column: its column of structures, as for `rows_of`.
     """
     table, numbers = _measured(panel, key, column)
-    measured = {
-        each.name: [_cell(table, each.task, number) for number in numbers]
-        for each in panel.properties
-        if each.task.name in table.columns
-    }
-    return {name: cells for name, cells in measured.items() if any(cells)}
+    measured: dict[str, list[Any]] = {}
+    for each in panel.properties:
+        task = each.task
+        values, bounds = table.values.get(task.name, {}), table.bounds.get(task.name, {})
+        known: dict[int, list[Any]] = {n: [None, bound_text(task, b)] for n, b in bounds.items()}
+        known |= {n: [rounded([v])[0], measured_text(task, v)] for n, v in values.items()}
+        if known:
+            measured[each.name] = [known.get(number) for number in numbers]
+    return measured
 
 
 def _measured(panel: ModelPanel, key: str, column: str) -> tuple[MeasuredTable, list[int]]:
@@ -295,15 +271,7 @@ def _measured(panel: ModelPanel, key: str, column: str) -> tuple[MeasuredTable, 
         columns = measured_columns(table, [*tasks.values()], {})
         columns.pop(table.structures.name, None)
         values = measured_table(table, [*tasks.values()], columns, LARGEST_TABLE)
-        return values, [record.number for record in _records(table)]
-
-
-def _cell(table: MeasuredTable, task: Task, number: int) -> list[Any] | None:
-    """Return the measured value of a row with its text, or a bound with no value."""
-    value, bound = table.of(number).get(task.name), table.bounds_of(number).get(task.name)
-    if value is not None:
-        return [rounded([value])[0], measured_text(task, value)]
-    return None if bound is None else [None, bound_text(task, bound)]
+        return values, [number for number, _ in _rows(key, column)]
 
 
 def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, Any]:
@@ -322,7 +290,7 @@ def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, A
             pattern = Chem.MolFromSmarts(smarts)
     if pattern is None or not pattern.GetNumAtoms():
         raise ValueError(f"{smarts[:80]!r} is not a SMARTS pattern that RDKit can read.")
-    structures = _structures(key, column)
+    structures = [smiles for _, smiles in _rows(key, column)]
     matches, slow, end = [], 0, time.monotonic() + AT_A_TIME
     place = first
     for place in range(max(0, first), len(structures)):
@@ -370,21 +338,19 @@ def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureAc
         for each in panel.properties
         if not each.task.classes
     }
-    among = StructureActivity.of(panel, _structures(key, column)[:LARGEST_COMPARED], measured)
+    structures = [smiles for _, smiles in _rows(key, column)[:LARGEST_COMPARED]]
+    among = StructureActivity(panel, structures, measured)
     if not among.measured:
         raise ValueError("the table has no measured values of a property that a model predicts.")
     return among
 
 
 @lru_cache(maxsize=2)
-def _structures(key: str, column: str) -> Sequence[str]:
-    """Return the SMILES of the rows of the open table."""
+def _rows(key: str, column: str) -> tuple[tuple[int, str], ...]:
+    """Return the numbers and the SMILES of the rows of the open table."""
     with opened_file(key, column) as table:
         if table is None:
             raise ValueError("the table is no longer open: open it again.")
         name = table.structures.name
-        return tuple(record.cells[name] for record in _records(table))
-
-
-def _records(table: Table) -> list[Any]:
-    return list(islice(table.records([table.structures.name]), LARGEST_TABLE))
+        records = islice(table.records([name]), LARGEST_TABLE)
+        return tuple((record.number, record.cells[name]) for record in records)

@@ -23,7 +23,7 @@ except ImportError:
 from graphxai.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import image_html
-from graphxai.explanation.predictions import TaskPredictions
+from graphxai.explanation.labelled import TaskPredictions
 from graphxai.runtime.progress import in_kernel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested

@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from graphxai.api import OneOrMoreModels
-from graphxai.chemistry.counterfactuals import Goal
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.profile_text import read_profile
+from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.chemistry.table_changes import read_core
 from graphxai.contract.intervals import require_level
 from graphxai.contract.method_names import DEFAULT_METHOD
@@ -33,13 +32,12 @@ from .contents import model_card, page_data
 from .full_cards import (
     FullCardSettings,
     make_full_cards,
-    measurements_for,
-    measurements_of_properties,
+    measurements_of,
 )
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
 from .properties import CardSettings
-from .structure_activity import structure_activity_of
+from .structure_activity import StructureActivity
 
 
 class ReportFile(type(Path())):  # type: ignore[misc]  # a Path cannot be extended in Python 3.11
@@ -101,7 +99,14 @@ def report(
         raise ValueError(f"{out}: a report is a web page; name it .html.")
     panel = ModelPanel.of(model)
     first, several = panel.models[0], is_several(model) or bool(settings.goal)
-    _require_goals(panel, settings, several)
+    for member in panel.models if several else ():
+        require_molecules(member)
+    if settings.goal:
+        read_profile(panel, settings.goal)
+    if settings.towards is not None:
+        if settings.goal:
+            raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
+        read_goal(first, settings.towards)
     if settings.core:
         read_core(settings.core)
     explainer = get_explainer(method, model=first)
@@ -117,58 +122,43 @@ def report(
     how = CardSettings(panel, training, explainer, settings.target, level, several, goal)
     workers = workers_for(first, settings.workers)
     cards = make_cards(how, source, workers, progress)
-    _require_molecules(cards, source)
+    if not cards.molecules:
+        why = f": {cards.rejected[0].reason}" if cards.rejected else ""
+        named = source.total > 1 or source.is_file
+        which = f"no molecule in {source.name}" if named else "the molecule cannot"
+        raise ValueError(f"{which}{' can' if named else ''} be explained{why}")
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
-    full_settings = _full_card_settings(how, cards, settings)
-    full = make_full_cards(full_settings, cards, chosen, workers, progress)
     explained = cards.molecules[-1].explanation.prediction.task
+    methods = tuple(n for n in dict.fromkeys(settings.compared) if n != explainer.name)
+    measured: Any = None
+    if settings.counterfactuals > 0:
+        compared_panel = panel if goal else ModelPanel.of(first)
+        measured = measurements_of(compared_panel, cards.molecules)
+        if not goal:  # the goal's task comes first, or else another one
+            towards = settings.towards
+            name = read_goal(first, towards).of.name if towards else explained
+            measured = measured.get(name) or next(iter(measured.values()), None)
+    count = max(0, settings.counterfactuals)
+    full_settings = FullCardSettings(how, methods, count, settings.towards, measured)
+    full = make_full_cards(full_settings, cards, chosen, workers, progress)
     compared = tasks if several else {explained: tasks[explained]}
     notes = _notes(first, cards, source, compared)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
-    sar = structure_activity_of(panel, cards.molecules, settings.core)
+    values = {
+        each.name: [card.row.measured.get(each.task.name) for card in cards.molecules]
+        for each in panel.properties
+        if not each.task.classes
+    }
+    sar = None
+    if settings.core or any(value is not None for of in values.values() for value in of):
+        written = [card.explanation.smiles or "" for card in cards.molecules]
+        sar = StructureActivity(panel, written, values).page(settings.core)
     data = page_data(how, cards, full, chosen, source, title=title, notes=notes, sar=sar)
     written = ReportFile(write_whole(out, render(data, title, model_card(first))))
     written.left_out = len(cards.rejected)
     return written
-
-
-def _require_goals(panel: ModelPanel, settings: ReportSettings, several: bool) -> None:
-    """Raise ValueError if a goal is not understood, or one of several models reads no molecules."""
-    for model in panel.models if several else ():
-        require_molecules(model)
-    if settings.goal:
-        read_profile(panel, settings.goal)
-    if settings.towards is not None:
-        if settings.goal:
-            raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
-        Goal.of(settings.towards, panel.models[0])
-
-
-def _require_molecules(cards: Cards, source: ReportSource) -> None:
-    """Raise ValueError if no molecule can be explained, with the reason for the first one."""
-    if cards.molecules:
-        return
-    why = f": {cards.rejected[0].reason}" if cards.rejected else ""
-    if source.total == 1 and not source.is_file:
-        raise ValueError(f"the molecule cannot be explained{why}")
-    raise ValueError(f"no molecule in {source.name} can be explained{why}")
-
-
-def _full_card_settings(
-    how: CardSettings, cards: Cards, settings: ReportSettings
-) -> FullCardSettings:
-    """Decide how full cards are made, and find the measured values for counterfactuals."""
-    compared = tuple(n for n in dict.fromkeys(settings.compared) if n != how.explainer.name)
-    count, towards = max(0, settings.counterfactuals), settings.towards
-    if not count:
-        return FullCardSettings(how, compared)
-    if how.goal:
-        of_properties = measurements_of_properties(how.panel, cards.molecules)
-        return FullCardSettings(how, compared, count, measured=of_properties)
-    measured = measurements_for(how.model, cards.molecules, towards)
-    return FullCardSettings(how, compared, count, towards, measured)
 
 
 def _notes(
@@ -192,15 +182,12 @@ def _notes(
     unshown = [task for task in model.config.tasks if task.name not in tasks]
     notes = (*measured.notes, *doubts, note_on_other_tasks(measured, unshown, explained))
     guesses = uninformative(model.origin.metadata.get("coverage"))
-    return [*_note_on_size(len(cards.molecules)), *filter(None, notes), *guesses]
-
-
-def _note_on_size(molecules: int) -> list[str]:
-    """Say what a long page leaves out and how it behaves, or return [] for a short one."""
-    if molecules <= SMOOTH:
-        return []
-    return [
-        f"This page shows {molecules:,} of up to {LARGEST_TABLE:,} molecules. With more than"
-        f" {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the first"
-        f" {SMOOTH:,} alone: a limit makes it shorter."
-    ]
+    size = (
+        f"This page shows {len(cards.molecules):,} of up to {LARGEST_TABLE:,} molecules. With more"
+    )
+    size += (
+        f" than {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the"
+        f" first {SMOOTH:,} alone: a limit makes it shorter."
+    )
+    long = [size] if len(cards.molecules) > SMOOTH else []
+    return [*long, *filter(None, notes), *guesses]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from graphxai.chemistry.cliffs import activity_cliffs
 from graphxai.chemistry.fragments import Fragments, fragments
+from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -117,6 +117,8 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
     """Explain one chunk, here or in another process."""
     rows = {row.number: row for row in chunk}
     cards: list[MoleculeCard] = []
+    training = settings.training
+    tasks = {task.name: task for task in settings.model.config.tasks}
     with one_thread():
         prepared, rejected = _prepared(settings.model, chunk)
         results = explained_rows(
@@ -124,7 +126,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
             prepared,
             settings.explainer,
             target=settings.target,
-            training=settings.training,
+            training=training,
             level=settings.level,
         )
         rejected += (_rejected(rows[k], e) for k, e in results.items() if isinstance(e, Exception))
@@ -135,25 +137,21 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
             try:
                 parts = fragments(explanation, "brics")
                 content = molecule_card(row.name, number, explanation, parts, trust)
-                content |= _of_row(settings, row, explanation) | about[number]
+                predicted = explanation.prediction
+                task = tasks[predicted.task]
+                content |= {
+                    "measured": measured_cell(task, row.measured, predicted),
+                    "bound": bound_cell(task, row.bounds, predicted),
+                    "cells": [],
+                    "input": list(row.others.values()),
+                    "part": "" if training is None else training.part(explanation.atoms()),
+                }
+                content |= about[number]
             except Exception as error:  # RDKit raises errors of any type
                 rejected.append(_rejected(row, error))
             else:
                 cards.append(MoleculeCard(row, explanation, parts, content))
     return Cards(cards, rejected)
-
-
-def _of_row(settings: CardSettings, row: ReportRow, explanation: Explanation) -> dict[str, Any]:
-    """Return what was measured of a molecule, its other cells, and its part of the model's data."""
-    (task,) = (t for t in settings.model.config.tasks if t.name == explanation.prediction.task)
-    training = settings.training
-    return {
-        "measured": measured_cell(task, row.measured, explanation.prediction),
-        "bound": bound_cell(task, row.bounds, explanation.prediction),
-        "cells": [],
-        "input": list(row.others.values()),
-        "part": "" if training is None else training.part(explanation.atoms()),
-    }
 
 
 def _prepared(
@@ -190,9 +188,11 @@ def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str
     """
     if count >= len(molecules):
         return dict.fromkeys(range(len(molecules)), "")
+    levels = [m["trust"]["level"] for m in molecules]
+    doubtful = [k for k, level in enumerate(levels) if level in DOUBTS]
     lists = {
         STRONGEST: _descending(max(map(abs, m["r"]), default=0.0) for m in molecules),
-        UNTRUSTED: _least_trusted(molecules),
+        UNTRUSTED: sorted(doubtful, key=lambda k: DOUBTS.index(levels[k])),
         CLIFF: _cliffs(molecules),
         OUTLIER: _descending(_strangeness(molecules)),
     }
@@ -218,11 +218,6 @@ def sentence_about(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, 
         f"{len(chosen):,} of the {len(molecules):,} molecules have a full card, with other methods"
         f" and every sign of trust: {which}."
     )
-
-
-def _least_trusted(molecules: Sequence[Mapping[str, Any]]) -> list[int]:
-    doubtful = [k for k, m in enumerate(molecules) if m["trust"]["level"] in DOUBTS]
-    return sorted(doubtful, key=lambda k: DOUBTS.index(molecules[k]["trust"]["level"]))
 
 
 def _cliffs(molecules: Sequence[Mapping[str, Any]]) -> list[int]:

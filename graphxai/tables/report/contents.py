@@ -1,8 +1,10 @@
 """Collect everything that the page of a report shows, as JSON values."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,20 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
-from graphxai.datasets.fingerprints import ecfp4_bits, packed, set_bits, tanimoto
-from graphxai.evaluation.trust.signs import Sign, score_sign
+from graphxai.datasets.fingerprints import ecfp4_bits, similarities
+from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
 from graphxai.explanation.explained_graph import about_output, about_terms
-from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.grid import SATURATED
+from graphxai.explanation.explanations import SATURATED
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
 from graphxai.tables.drawing import UNIT, drawing_of
 from graphxai.tables.settings import SMOOTH
 from graphxai.visualization.color import PALETTES, Scale
 
-from .cards import Cards, MoleculeCard, sentence_about
+from .cards import Cards, sentence_about
 from .full_cards import FullCards
 from .molecules import ReportSource, agreement
 from .properties import CardSettings, agreements
@@ -68,6 +69,7 @@ def page_data(
     """
     model, explainer, dialect = settings.model, settings.explainer, source.dialect
     columns = settings.columns
+    taken = {*columns, *BASKET}
     records = [
         card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
     ]
@@ -78,35 +80,59 @@ def page_data(
     prediction = explanations[0].prediction
     (task,) = (task for task in model.config.tasks if task.name == prediction.task)
     score = score_sign(model.origin.metadata, prediction)
+    finding, summary = score.sentence, str(model.origin.metadata.get("summary", ""))
+    if len(model.config.tasks) > 1 and score.level != "unknown":
+        summary = f"{task.name}: {score.figures}"
     compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
-    # a fragment's relevance cannot be averaged over different classes
-    fragments = _fragment_table(cards.molecules) if len(targets) == 1 else None
+    methods = [explainer, *map(get_explainer, compared)]
+    meanings = {e.name: e.traits.large_score_means for e in methods}
+    limit = colour_limit(records, SATURATED)
+    fragments = None
+    if len(targets) == 1:  # a fragment's relevance cannot be averaged over different classes
+        table = FragmentTable()
+        for card in cards.molecules:
+            table.add(card.fragments)
+        fragments = fragment_ranking(table, records)
     target = next(iter(targets)) if len(targets) == 1 else None
     return {
         "title": title,
         "source": source.name,
-        "model": _about_model(model, task.name, score),
+        "model": {
+            "name": model.origin.name,
+            "sha256": model.origin.sha256,
+            "summary": summary,
+            "score": "" if score.level == "good" else f"{finding[0].upper()}{finding[1:]}.",
+            "tasks": [[each.name, list(each.classes), each.unit] for each in model.config.tasks],
+        },
         "versions": versions(),
-        **_about_methods([explainer, *map(get_explainer, compared)]),
+        "method": explainer.name,
+        "additive": explainer.traits.adds_up,
+        "unsigned": {name: meaning for name, meaning in meanings.items() if meaning},
+        "titles": {e.name: e.title for e in methods},
         "words": {
             "intro": _intro(explainer, {about_output(e) for e in explanations}),
             "full": sentence_about(records, chosen),
             "notes": list(notes),
-            "terms": _terms(explanations),
+            "terms": dict(chain.from_iterable(about_terms(e).items() for e in explanations)),
         },
         "features": list(getattr(model, "feature_names", ())),
         "rule": RULE,
         "value": value_names.pop() if len(value_names) == 1 else "Probability",
         "unit": UNIT,
-        **_colours(colour_limit(records, SATURATED), explainer),
+        "limit": rounded([limit])[0],
+        "quantile": SATURATED,
+        "ticks": list(Scale(limit, one_sided=bool(meanings[explainer.name])).ticks()),
+        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
+        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
         "molecules": records,
         "several": settings.about,
         "columns": columns,
-        "inputs": _headings(cards.molecules[0].row.others, columns),
+        # named so that they differ from those of the basket
+        "inputs": [f"input {n}" if n in taken else n for n in cards.molecules[0].row.others],
         "dialect": [dialect.separator, dialect.decimal, dialect.byte_order_mark],
         "neighbours": dict(full.neighbours),
         "map": similarity_map([explanation.atoms() for explanation in explanations]),
-        "fragments": None if fragments is None else fragment_ranking(fragments, records),
+        "fragments": fragments,
         "rejected": cards.rejected,
         "refused": dict(full.refused),
         "measured": agreement(task, measured.get(task.name, ""), target, records),
@@ -117,45 +143,6 @@ def page_data(
     }
 
 
-def _about_model(model: Model, task: str, score: Sign) -> dict[str, Any]:
-    """Describe the model and how well it predicts the explained task."""
-    return {
-        "name": model.origin.name,
-        "sha256": model.origin.sha256,
-        "summary": _summary(model, task, score),
-        "score": _objection(score),
-        "tasks": [[each.name, list(each.classes), each.unit] for each in model.config.tasks],
-    }
-
-
-def _about_methods(explainers: Sequence[Explainer]) -> dict[str, Any]:
-    """Describe the methods on the page, of which the first explains all molecules."""
-    meanings = {e.name: e.traits.large_score_means for e in explainers}
-    return {
-        "method": explainers[0].name,
-        "additive": explainers[0].traits.adds_up,
-        "unsigned": {name: meaning for name, meaning in meanings.items() if meaning},
-        "titles": {e.name: e.title for e in explainers},
-    }
-
-
-def _colours(limit: float, explainer: Explainer) -> dict[str, Any]:
-    """Describe the colours of relevance and the bar that explains them."""
-    return {
-        "limit": rounded([limit])[0],
-        "quantile": SATURATED,
-        "ticks": list(Scale(limit, one_sided=bool(explainer.traits.large_score_means)).ticks()),
-        "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
-        "unsigned_colours": Scale(1.0, one_sided=True).arms(),
-    }
-
-
-def _headings(others: Iterable[str], columns: Iterable[str]) -> list[str]:
-    """Name the other columns of the table so that they differ from those of the basket."""
-    taken = {*columns, *BASKET}
-    return [f"input {name}" if name in taken else name for name in others]
-
-
 def model_card(model: Model) -> str:
     """Return the model card beside the checkpoint, or "" if there is none."""
     folder = getattr(model.origin, "folder", None)
@@ -163,36 +150,6 @@ def model_card(model: Model) -> str:
         if folder is not None and (Path(folder) / "README.md").is_file():
             return small_file(Path(folder) / "README.md").decode("utf-8")
     return ""
-
-
-def _fragment_table(molecules: Sequence[MoleculeCard]) -> FragmentTable:
-    """Collect the fragments of all molecules."""
-    table = FragmentTable()
-    for card in molecules:
-        table.add(card.fragments)
-    return table
-
-
-def _terms(explanations: Sequence[Explanation]) -> dict[str, str]:
-    """Return the words of the ledgers with their meaning."""
-    terms: dict[str, str] = {}
-    for explanation in explanations:
-        terms |= about_terms(explanation)
-    return terms
-
-
-def _summary(model: Model, task: str, score: Sign) -> str:
-    """Return the test score of the explained task, or that of the model if it has one task."""
-    if len(model.config.tasks) > 1 and score.level != "unknown":
-        return f"{task}: {score.figures}"
-    return str(model.origin.metadata.get("summary", ""))
-
-
-def _objection(score: Sign) -> str:
-    """Return what is wrong with the model as a whole, or "" if nothing is."""
-    if score.level == "good":
-        return ""
-    return f"{score.sentence[0].upper()}{score.sentence[1:]}."
 
 
 def _intro(explainer: Explainer, outputs: set[str]) -> str:
@@ -238,13 +195,17 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
     ranked = often if len(often) else everything
-    occurrences = _occurrences(molecules)
+    # of each fragment, by SMILES, in each molecule, by its place
+    relevance: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for place, molecule in enumerate(molecules):
+        for _, smiles, _, value in molecule["fragments"]:
+            relevance[smiles][place] += value
     ends: dict[Any, None] = {}
     for column in RANKINGS:
         order = ranked.sort_values([column, "smiles"], ascending=[False, True]).index.tolist()
         ends |= dict.fromkeys([*order[:SHOWN], *order[-SHOWN:]])
     rows = [
-        _row(row, occurrences[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")
+        _row(row, relevance[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")
     ]
     drawn = [(row, drawing_of(row["smiles"])) for row in rows]
     return {
@@ -256,18 +217,8 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
     }
 
 
-def _occurrences(molecules: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
-    """Return each fragment's relevance in every molecule with it, and the molecule's position."""
-    relevance_of: dict[str, dict[int, float]] = {}
-    for place, molecule in enumerate(molecules):
-        for _, smiles, _, relevance in molecule["fragments"]:
-            inside = relevance_of.setdefault(smiles, {})
-            inside[place] = inside.get(place, 0.0) + relevance
-    return {smiles: [(v, p) for p, v in inside.items()] for smiles, inside in relevance_of.items()}
-
-
-def _row(row: dict[Any, Any], occurrences: list[tuple[float, int]]) -> dict[str, Any]:
-    """Describe a fragment for the page.
+def _row(row: dict[Any, Any], relevance: Mapping[int, float]) -> dict[str, Any]:
+    """Describe a fragment for the page, with a few molecules from the highest to the lowest.
 
     A mean is a list [mean], or [mean, low, high] if enough molecules contain the fragment.
     """
@@ -278,15 +229,10 @@ def _row(row: dict[Any, Any], occurrences: list[tuple[float, int]]) -> dict[str,
         ends = [row[end] for end in RANKINGS[column]]
         if row["molecules"] >= ENOUGH and math.isfinite(ends[0]):
             kept[column] += rounded(ends)
-    return kept | {"examples": _spread(occurrences)}
-
-
-def _spread(occurrences: list[tuple[float, int]]) -> list[int]:
-    """Choose a few molecules, evenly spaced from the highest to the lowest relevance."""
-    places = [place for _, place in sorted(occurrences, key=lambda pair: (-pair[0], pair[1]))]
-    if len(places) <= EXAMPLES:
-        return places
-    return [places[round(k * (len(places) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
+    places = sorted(relevance, key=lambda place: (-relevance[place], place))
+    if len(places) > EXAMPLES:
+        places = [places[round(k * (len(places) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
+    return kept | {"examples": places}
 
 
 def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
@@ -305,9 +251,8 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    bits = packed([ecfp4_bits(mol) for mol in molecules])
-    sizes = set_bits(bits)
-    rows = [1 - tanimoto(molecule, bits, sizes) for molecule in bits]
+    bits = [ecfp4_bits(mol) for mol in molecules]
+    rows = [1 - similarities(molecule, bits) for molecule in bits]
     distances = np.stack(rows).astype(np.float32)  # (n, n)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(

@@ -3,19 +3,20 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
-from rdkit import Chem
-
-from graphxai.chemistry.counterfactuals import Counterfactual, Goal, counterfactuals
-from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
+from graphxai.chemistry.counterfactuals import counterfactuals
+from graphxai.chemistry.desirability import PropertyGoal
+from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.profile_results import ProfileCounterfactual
+from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.inputs import prepare_all
-from graphxai.evaluation.trust.trust import Trust, explained_by_each, trust_prepared
-from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
+from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
@@ -64,8 +65,7 @@ class FullCardSettings:
     measured: Measurements | Mapping[str, Measurements] | None = None
 
 
-@dataclass(frozen=True)
-class FullCards:
+class FullCards(NamedTuple):
     """What the full cards add to the page.
 
     Attributes:
@@ -74,17 +74,9 @@ class FullCards:
         refused: the methods that do not work for the model, with the reason.
     """
 
-    contents: Mapping[int, dict[str, Any]] = field(default_factory=dict)
-    neighbours: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    def __or__(self, other: "FullCards") -> "FullCards":
-        """Put the contents of both together."""
-        return FullCards(
-            {**self.contents, **other.contents},
-            {**self.neighbours, **other.neighbours},
-            {**self.refused, **other.refused},
-        )
+    contents: dict[int, dict[str, Any]]
+    neighbours: dict[str, Any]
+    refused: dict[str, str]
 
 
 class _Chosen(NamedTuple):
@@ -122,7 +114,7 @@ def make_full_cards(
         _Chosen(place, chosen[place], molecules[place].row, molecules[place].explanation)
         for place in sorted(chosen)
     ]
-    full = FullCards()
+    full = FullCards({}, {}, {})
     work = partial(_full_cards_of, settings)
     about = len(items), "comparing methods", progress
     try:
@@ -133,7 +125,9 @@ def make_full_cards(
                     message = f"row {row} has no full card: {part.result.reason}"
                     warnings.warn(message, stacklevel=4)
                 else:
-                    full |= part.result
+                    full.contents.update(part.result.contents)
+                    full.neighbours.update(part.result.neighbours)
+                    full.refused.update(part.result.refused)
     except KeyboardInterrupt:
         how_far = f"after {len(full.contents)} of {len(chosen)} full cards"
         raise Interrupted(how_far, cards.explanations) from None
@@ -156,46 +150,27 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
         contents[place] = full_card(others, trusted[place], why)
         if settings.counterfactuals:
             contents[place]["changes"] = _changes(settings, explanation)
-        for smiles in _beside(trusted[place]):
+        trust = trusted[place]  # its nearest training compound and tautomers are drawn beside it
+        drawn = chain.from_iterable(sign.structures for sign in trust.of_molecule)
+        for smiles in filter(None, (trust.nearest, *drawn)):
             if smiles not in neighbours:
                 neighbours[smiles] = drawing_of(smiles)
     return FullCards(contents, neighbours, refused)
 
 
-def _beside(trust: Trust) -> list[str]:
-    """Return what is drawn beside a molecule: its nearest training compound and its tautomers."""
-    nearest = [] if trust.nearest is None else [trust.nearest]
-    return [*nearest, *(smiles for sign in trust.of_molecule for smiles in sign.structures)]
-
-
-def measurements_for(
-    model: Model, molecules: Sequence[MoleculeCard], towards: str | None
-) -> Measurements | None:
-    """Return the table's values for the goal's task, or else for another task, or None."""
-    explained_task = molecules[-1].explanation.prediction.task
-    goal_task = explained_task if towards is None else Goal.of(towards, model).task
-    tasks = (task.name for task in model.config.tasks if task.kind == "regression")
-    in_order = sorted(tasks, key=lambda name: name != goal_task)
-    measured = (measurements_of(model, molecules, task) for task in in_order)
-    return next(filter(None, measured), None)
-
-
-def measurements_of_properties(
+def measurements_of(
     panel: ModelPanel, molecules: Sequence[MoleculeCard]
 ) -> dict[str, Measurements]:
-    """Return the measured values of each property of several models that has any."""
-    tasks = {each.name: each.task.name for each in panel.properties if not each.task.classes}
-    tables = {name: measurements_of(panel.models[0], molecules, t) for name, t in tasks.items()}
-    return {name: table for name, table in tables.items() if table is not None}
-
-
-def measurements_of(
-    model: Model, molecules: Sequence[MoleculeCard], task: str
-) -> Measurements | None:
-    """Return the measured values of a task for the explained molecules, or None without any."""
-    cells = ((card.explanation.smiles, card.row.measured.get(task)) for card in molecules)
-    pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
-    return Measurements.of(pairs, task, standardisation_of(model)) if pairs else None
+    """Return what was measured, for each property with a value of any explained molecule."""
+    tables, way = {}, standardisation_of(panel.models[0])
+    for each in panel.properties:
+        cells = [
+            (card.explanation.smiles, card.row.measured.get(each.task.name)) for card in molecules
+        ]
+        pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
+        if pairs and not each.task.classes:
+            tables[each.name] = Measurements.of(pairs, each.task.name, way)
+    return tables
 
 
 def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:
@@ -210,9 +185,10 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
     options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": settings.measured or None}
     try:
         if not card.goal:
-            goal = Goal.of(asked, card.model)
-            if any(p.task == goal.task and goal.distance(p) > 0 for p in explanation.predictions):
-                return {"summary": f"It is {goal} already.", "found": []}
+            goal = read_goal(card.model, asked)
+            name = goal.of.task.name
+            if any(p.task == name and goal.distance(p) > 0 for p in explanation.predictions):
+                return {"summary": f"It is {goal.aim} already.", "found": []}
         n, mol = settings.counterfactuals, explanation.atoms()
         results = counterfactuals(models, mol, asked, n, progress=False, **options)
         pictures = _explained(card, explanation, [change.smiles for change in results])
@@ -227,7 +203,7 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {asked}: {error}", "found": []}
-    towards = asked if card.goal else results.goal
+    towards = asked if card.goal else results.goal.aim
     return {"summary": f"Towards {towards}: {results.summary}.", "found": found}
 
 
@@ -242,8 +218,13 @@ def _explained(
         if isinstance(result, Exception):
             raise result
         changed, trust = result
+        mol = changed.atoms()
+        placed = laid_out(mol)
+        if part := common_part_or_none(explanation.atoms(), mol):  # in the pose of the molecule
+            placed = aligned(mol, laid_out(explanation.atoms()), part.mapping)
         judged = {"level": trust.level, "sentence": trust.sentence}
-        shown.append(_picture(changed, explanation.atoms()) | {"trust": judged})
+        drawn = view_facts(changed) | {"draw": drawing(placed, keep=True)}
+        shown.append(drawn | {"trust": judged})
     return shown
 
 
@@ -274,7 +255,7 @@ def default_goal(prediction: Prediction) -> str:
     return f"{prediction.task}: {max(others, key=others.__getitem__)}"
 
 
-def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str, Any]:
+def _facts(counterfactual: Counterfactual, goal: PropertyGoal, level: float) -> dict[str, Any]:
     """Return what is known about a counterfactual."""
     after = counterfactual.prediction.at(level)
     if goal.label is None:
@@ -292,13 +273,3 @@ def _facts(counterfactual: Counterfactual, goal: Goal, level: float) -> dict[str
         "sure": counterfactual.reached and bool(goal.sure(after)),
         "near": facts["near"],
     }
-
-
-def _picture(explanation: Explanation, before: Chem.Mol) -> dict[str, Any]:
-    """Draw a counterfactual in the pose of the molecule, and return it with its relevance."""
-    mol = explanation.atoms()
-    try:
-        placed = aligned(mol, laid_out(before), common_part(before, mol, timeout=1).mapping)
-    except NoCommonPartError:
-        placed = laid_out(mol)
-    return view_facts(explanation) | {"draw": drawing(placed, keep=True)}

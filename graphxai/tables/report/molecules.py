@@ -135,10 +135,13 @@ def agreement(
     for part, words in PARTS.items():
         members = [m for m in with_values if m["part"] == part]
         measured = [m for m in members if m.get("measured")]
-        if members:
-            scores = [_scores(task, target, measured)] if measured else []
-            text = "; ".join([*scores, *_within_bounds(members)])
-            groups.append([part, words, len(members), text])
+        if not members:
+            continue
+        said = [_scores(task, target, measured)] if measured else []
+        if bounds := [(m["value"], *m["bound"][:3]) for m in members if m.get("bound")]:
+            kept = sum(side * (value - limit) >= 0 for value, limit, _, side in bounds)
+            said.append(f"{kept} of {len(bounds)} within their bounds")
+        groups.append([part, words, len(members), "; ".join(said)])
     return {
         "task": task.name,
         "column": column,
@@ -146,13 +149,6 @@ def agreement(
         "target": target,
         "groups": groups,
     }
-
-
-def _within_bounds(molecules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many molecules with a bound are predicted within it, or return [] without bounds."""
-    bounds = [(m["value"], *m["bound"][:3]) for m in molecules if m.get("bound")]
-    kept = sum(side * (value - limit) >= 0 for value, limit, _, side in bounds)
-    return [f"{kept} of {len(bounds)} within their bounds"] if bounds else []
 
 
 def _scores(task: Task, target: str | None, molecules: Sequence[Mapping[str, Any]]) -> str:

@@ -11,6 +11,8 @@ import re
 from importlib.resources import files
 from typing import Any
 
+from markdown_it import MarkdownIt  # typer brings it with rich
+
 from graphxai.explanation.html import security_policy
 
 SCRIPTS = (  # the order matters, because each file uses constants of those before it
@@ -41,7 +43,10 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
         "STYLE": style,
         "SCRIPT": script,
         "DATA": embedded(data),
-        "FEATURES": "\n".join(map(_block_of_features, blocks)),
+        "FEATURES": "\n".join(
+            f'<script type="application/json" class="features">{embedded(numbers)}</script>'
+            for numbers in blocks
+        ),
         "CARD": card_html(card),
     }
     # A single pass fills all placeholders, so that inserted text is not searched for them.
@@ -69,10 +74,6 @@ def _without_features(data: dict[str, Any]) -> tuple[dict[str, Any], list[list[l
     return data | about | {"molecules": molecules}, blocks
 
 
-def _block_of_features(numbers: list[list[int]]) -> str:
-    return f'<script type="application/json" class="features">{embedded(numbers)}</script>'
-
-
 def embedded(data: Any) -> str:
     """Return JSON that is safe inside an HTML script: no `<`, `>`, `&` or line separators."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -84,50 +85,12 @@ def embedded(data: Any) -> str:
 def card_html(markdown: str) -> str:
     """Turn a model card into HTML with headings, paragraphs, tables, lists and code.
 
-    Everything else is escaped.
+    Links and images stay text, and everything else is escaped.
     """
-    blocks = re.split(r"\n\s*\n", markdown.replace("\r\n", "\n").strip("\n"))
-    return "\n".join(_block(block) for block in blocks if block.strip())
-
-
-def _block(block: str) -> str:
-    lines, headings = block.split("\n"), []
-    while lines and (heading := re.match(r"(#{1,6})\s+(.*)", lines[0])):
-        level = min(len(heading[1]) + 2, 6)  # below the page's own headings
-        headings.append(f"<h{level}>{_inline(heading[2])}</h{level}>")
-        lines = lines[1:]
-    return "".join(headings) + (_body("\n".join(lines)) if any(lines) else "")
-
-
-def _body(block: str) -> str:
-    """Turn a block without headings into HTML: a table, a list, code or a paragraph."""
-    lines = block.split("\n")
-    if all(line.startswith("    ") for line in lines):
-        return f"<pre>{html.escape(block)}</pre>"
-    if len(lines) > 1 and all(line.lstrip().startswith("|") for line in lines):
-        return _table(lines)
-    if all(re.match(r"\s*[*-] ", line) or line.startswith("  ") for line in lines):
-        items = re.split(r"(?m)^\s*[*-] ", block)[1:]
-        return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
-    return f"<p>{_inline(block)}</p>"
-
-
-def _table(lines: list[str]) -> str:
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    head, *body = [row for row in rows if not all(re.fullmatch(r":?-+:?", c) for c in row)]
-    return (
-        f"<table><thead>{_cells(head, 'th')}</thead><tbody>"
-        + "".join(_cells(row, "td") for row in body)
-        + "</tbody></table>"
-    )
-
-
-def _cells(row: list[str], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{_inline(cell)}</{tag}>" for cell in row) + "</tr>"
-
-
-def _inline(text: str) -> str:
-    """Escape text, and turn `code` and **bold** into HTML."""
-    safe = html.escape(text.strip())
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    reader.disable(["link", "image", "autolink", "reference"])
+    tokens = reader.parse(markdown)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1]) + 2, 6)}"  # below the page's own headings
+    return str(reader.renderer.render(tokens, reader.options, {}))

@@ -3,7 +3,7 @@
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
@@ -88,26 +88,47 @@ def predictions_of_cards(
         rows: the molecules.
         explained: the explanations by the first model.
     """
+    panel, profile, several = settings.panel, settings.profile, settings.several
+    columns = settings.columns
     wanted = [row for row in rows if row.number in explained]
     written = [explained[row.number].smiles or "" for row in wanted]
-    places = range(len(settings.panel.models))
-    teachers = zip(*(teacher_cells(settings.panel, k, written) for k in places), strict=True)
-    outcomes = [{number: _Outcome(e.predictions, e) for number, e in explained.items()}]
-    outcomes += [
-        _outcomes(model, settings.explainer, wanted) for model in settings.panel.models[1:]
-    ]
-    return {
-        row.number: _content(settings, row, outcomes, ChainMap(*by_teacher))
-        for row, by_teacher in zip(wanted, teachers, strict=True)
-    }
+    places = range(len(panel.models))
+    teachers = zip(*(teacher_cells(panel, k, written) for k in places), strict=True)
+    outcomes: list[dict[int, _Outcome]] = [{k: (e.predictions, e) for k, e in explained.items()}]
+    outcomes += [_outcomes(model, settings.explainer, wanted) for model in panel.models[1:]]
+    contents: dict[int, dict[str, Any]] = {}
+    for row, by_teacher in zip(wanted, teachers, strict=True):
+        of_molecule = [each.get(row.number) for each in outcomes]
+        predictions = panel.merged(
+            [each and {p.task: p.at(settings.level) for p in each[0]} for each in of_molecule]
+        )
+        assert predictions is not None  # the first model has explained it
+        score = None if profile is None else profile.score(predictions)
+        cells = prediction_cells([*predictions.values()], score, several_models=several)
+        cells |= ChainMap(*by_teacher)
+        content: dict[str, Any] = {"cells": [cells.get(name, "") for name in columns]}
+        contents[row.number] = content
+        if several:
+            facts = zip(panel.properties, property_facts(panel, predictions, score), strict=True)
+            views = [
+                _view(name, each[1], explained[row.number])
+                for name, each in zip(panel.names[1:], of_molecule[1:], strict=True)
+                if each is not None and each[1] is not None
+            ]
+            contents[row.number] = {
+                "properties": [
+                    None if of is None else _shown(each.task, row, of, predictions[each.name])
+                    for each, of in facts
+                ],
+                "desirability": None if score is None else score.overall,
+                "views": views,
+                **content,
+            }
+    return contents
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What one model says about a molecule; the explanation is None if the method does not fit."""
-
-    predictions: Sequence[Prediction]
-    explanation: Explanation | None
+# what one model says of a molecule; the explanation is None if the method does not fit
+_Outcome: TypeAlias = "tuple[Sequence[Prediction], Explanation | None]"
 
 
 def _outcomes(model: Model, explainer: Explainer, rows: Sequence[ReportRow]) -> dict[int, _Outcome]:
@@ -118,56 +139,10 @@ def _outcomes(model: Model, explainer: Explainer, rows: Sequence[ReportRow]) -> 
     training = training_set_of(model)
     try:
         computed = explanations_or_errors(model, prepared, explainer, training=training)
-        return {
-            number: _Outcome(explanation.predictions, explanation)
-            for number, explanation in computed
-            if not isinstance(explanation, Exception)
-        }
+        return {k: (e.predictions, e) for k, e in computed if not isinstance(e, Exception)}
     except Exception:  # the method does not fit this model, whose predictions are still of use
         predicted = predictions_or_errors(model, prepared, training=training)
-        return {
-            number: _Outcome(predictions, None)
-            for number, predictions in predicted
-            if not isinstance(predictions, Exception)
-        }
-
-
-def _content(
-    settings: CardSettings,
-    row: ReportRow,
-    outcomes: Sequence[Mapping[int, _Outcome]],
-    by_teacher: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return what the card of one molecule shows. The cells of its teachers are given."""
-    panel, profile, several = settings.panel, settings.profile, settings.several
-    of_molecule = [each.get(row.number) for each in outcomes]
-    predictions = panel.merged(
-        [
-            None if each is None else {p.task: p.at(settings.level) for p in each.predictions}
-            for each in of_molecule
-        ]
-    )
-    assert predictions is not None  # the first model has explained it
-    score = None if profile is None else profile.score(predictions)
-    cells = prediction_cells([*predictions.values()], score, several_models=several)
-    written = {"cells": [(cells | {**by_teacher}).get(name, "") for name in settings.columns]}
-    if not several:
-        return written
-    facts = zip(panel.properties, property_facts(panel, predictions, score), strict=True)
-    views = [
-        _view(name, each.explanation, of_molecule[0])
-        for name, each in zip(panel.names, of_molecule, strict=True)
-        if each is not None and each.explanation is not None
-    ]
-    return {
-        "properties": [
-            None if of is None else _shown(each.task, row, of, predictions[each.name])
-            for each, of in facts
-        ],
-        "desirability": None if score is None else score.overall,
-        "views": views[1:],
-        **written,
-    }
+        return {k: (made, None) for k, made in predicted if not isinstance(made, Exception)}
 
 
 def _shown(
@@ -212,23 +187,23 @@ def agreements(
         if each.task.name not in columns or (each.place, each.task.name) == (0, explained):
             continue
         of_first = each.place == 0
-        shown = [(m["properties"][k], m["part"]) for m in molecules if m["properties"][k]]
-        known = [_compared(cells, part if of_first else "") for cells, part in shown]
+        known = []
+        for molecule in molecules:
+            if not (cells := molecule["properties"][k]):
+                continue
+            _, _, near, _, _, value, label, measured, bound, _ = cells
+            part = molecule["part"] if of_first else ""
+            part = part or ("training" if near == "training compound" else "")
+            about = {"value": value, "label": label, "part": part}
+            known.append(about | {"measured": measured, "bound": bound})
         target = each.task.classes[1] if len(each.task.classes) == 2 else None
-        about = agreement(each.task, columns[each.task.name], target, known)
-        if about is not None:
-            compared.append(about | {"task": each.name, "property": k, "of_first": of_first})
+        agreed = agreement(each.task, columns[each.task.name], target, known)
+        if agreed is not None:
+            compared.append(agreed | {"task": each.name, "property": k, "of_first": of_first})
     return compared
 
 
-def _compared(cells: Sequence[Any], part: str) -> dict[str, Any]:
-    """Return what `agreement` reads of a property's cells, in this part of the model's data."""
-    _, _, near, _, _, value, label, measured, bound, _ = cells
-    part = part or ("training" if near == "training compound" else "")
-    return {"measured": measured, "bound": bound, "value": value, "label": label, "part": part}
-
-
-def _view(name: str, explanation: Explanation, first: _Outcome | None) -> dict[str, Any]:
+def _view(name: str, explanation: Explanation, first: Explanation) -> dict[str, Any]:
     """Return what one model sees: the relevance of its target at each atom.
 
     The drawing is left out if the first model reads the same molecule.
@@ -239,6 +214,5 @@ def _view(name: str, explanation: Explanation, first: _Outcome | None) -> dict[s
         "legend": list(explanation.legend),
         **view_facts(explanation),
     }
-    read = first and first.explanation and first.explanation.smiles
-    same = read == explanation.smiles
+    same = first.smiles == explanation.smiles
     return content if same else content | {"draw": drawing(explanation.atoms())}

@@ -12,7 +12,6 @@ from rdkit import Chem, rdBase
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
-    ChangedPair,
     MeasuredExchange,
     PredictionsOf,
     changes_among,
@@ -25,33 +24,10 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import prediction_facts, rounded
 from graphxai.tables.drawing import drawing_of
 
-from .cards import MoleculeCard
-
 MOST_EXCHANGES = 150  # how many exchanges of each measured value a page lists
 MOST_PAIRS = 6  # how many pairs are listed for an exchange
 MOST_CORES = 5  # for how many cores a page has a table of R-groups
 MOST_ROWS = 300  # how many compounds a table of R-groups has
-
-
-def structure_activity_of(
-    panel: ModelPanel, molecules: Sequence[MoleculeCard], core: str
-) -> dict[str, Any] | None:
-    """Return what a report shows of matched pairs and R-groups.
-
-    It is None if nothing was measured and no core is named.
-
-    Args:
-        panel: the models.
-        molecules: the cards of the molecules.
-        core: the core that the user named, as SMARTS, or "".
-    """
-    measured = [card.row.measured for card in molecules]
-    tasks = {each.name: each.task.name for each in panel.properties if not each.task.classes}
-    values = {name: [row.get(task) for row in measured] for name, task in tasks.items()}
-    if not core and not any(set(row) & set(tasks.values()) for row in measured):
-        return None
-    written = [card.explanation.smiles or "" for card in molecules]
-    return StructureActivity.of(panel, written, values).page(core)
 
 
 class StructureActivity:
@@ -60,34 +36,9 @@ class StructureActivity:
     def __init__(
         self,
         panel: ModelPanel,
-        measured: Mapping[str, Measurements],
-        places: Mapping[str, int],
-        most: int = MOST_COMPARED,
-    ) -> None:
-        """Take the compounds of a table.
-
-        Args:
-            panel: the models.
-            measured: the measured values of each measured property, by its name.
-            places: where each compound stands on the page, by the SMILES in `measured`.
-            most: how many compounds are compared.
-        """
-        self.panel = panel
-        self.predicted = PredictionsOf(panel)
-        self.places = _first(places, most)
-        self.measured = {
-            name: Measurements(m.name, {s: v for s, v in m.values.items() if s in self.places})
-            for name, m in measured.items()
-        }
-        self.parts: dict[str, list[Any]] = {}
-
-    @classmethod
-    def of(
-        cls,
-        panel: ModelPanel,
         smiles: Sequence[str],
         values: Mapping[str, Sequence[float | None]],
-    ) -> "StructureActivity":
+    ) -> None:
         """Bring molecules to their compounds, of which each stands at its first place.
 
         Args:
@@ -95,21 +46,25 @@ class StructureActivity:
             smiles: the molecules.
             values: the measured value of each molecule, by property. A compound has their mean.
         """
+        self.panel = panel
+        self.predicted = PredictionsOf(panel)
         compounds = compounds_of(smiles, standardisation_of(panel.models[0]))
         places: dict[str, int] = {}
         for place, compound in enumerate(compounds):
             if compound:
                 places.setdefault(compound, place)
-        measured = {}
+        # where each compound stands on the page, by its SMILES
+        self.places = _first(places, MOST_COMPARED)
+        self.measured: dict[str, Measurements] = {}
         for name, column in values.items():
             of_compound: dict[str, list[float]] = {}
             for compound, value in zip(compounds, column, strict=True):
-                if compound and value is not None:
+                if compound in self.places and value is not None:
                     of_compound.setdefault(compound, []).append(value)
             if of_compound:
                 means = {smiles: float(np.mean(each)) for smiles, each in of_compound.items()}
-                measured[name] = Measurements(name, means)
-        return cls(panel, measured, places)
+                self.measured[name] = Measurements(name, means)
+        self.parts: dict[str, list[Any]] = {}
 
     def page(self, named: str = "") -> dict[str, Any] | None:
         """Return what the page shows, or None if there is neither a pair nor a series.
@@ -119,7 +74,15 @@ class StructureActivity:
         """
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
-            exchanges = {name: self._exchanges(values) for name, values in self.measured.items()}
+            changes = {n: changes_among(m, self.predicted) for n, m in self.measured.items()}
+        exchanges = {
+            name: {
+                "compounds": made.compounds,
+                "count": len(made),
+                "rows": [self._exchange(each) for each in made[:MOST_EXCHANGES]],
+            }
+            for name, made in changes.items()
+        }
         compounds = list(self.places)
         with rdBase.BlockLogs():
             molecules = [Chem.MolFromSmiles(smiles) for smiles in compounds]
@@ -184,34 +147,25 @@ class StructureActivity:
         properties = [[p.name, p.task.unit, bool(p.task.classes)] for p in self.panel.properties]
         return {"properties": properties, "measured": list(self.measured), "parts": self.parts}
 
-    def _exchanges(self, measured: Measurements) -> dict[str, Any]:
-        """Return the exchanges among the compounds of which a value was measured."""
-        changes = changes_among(measured, self.predicted)
-        rows = [self._exchange(each) for each in changes[:MOST_EXCHANGES]]
-        return {"compounds": changes.compounds, "count": len(changes), "rows": rows}
-
     def _exchange(self, each: MeasuredExchange) -> list[Any]:
         """Return the parts, the atom that carries them, means with deviations, and some pairs."""
-        names = [p.name for p in self.panel.properties]
-        predicted = [
-            _mean_and_sd([p.predicted[name] for p in each.pairs])
-            if all(name in p.predicted for p in each.pairs)
-            else None
-            for name in names
-        ]
+        cells, told = each.columns, []
+        for name in ("measured", *(f"predicted {p.name}" for p in self.panel.properties)):
+            mean, sd = cells.get(f"{name}_mean_change"), cells.get(f"{name}_sd")
+            spread = None if sd is None else rounded([sd])[0]
+            told.append(None if mean is None else [rounded([mean])[0], spread])
         return [
             self._part(each.exchange.old),
             self._part(each.exchange.new),
             each.exchange.at,
             len(each.pairs),
-            _mean_and_sd([pair.measured for pair in each.pairs]),
-            predicted,
-            [self._pair(pair) for pair in each.pairs[:MOST_PAIRS]],
+            told[0],
+            told[1:],
+            [
+                [self.places[p.before], self.places[p.after], rounded([p.measured])[0]]
+                for p in each.pairs[:MOST_PAIRS]
+            ],
         ]
-
-    def _pair(self, pair: ChangedPair) -> list[Any]:
-        before, after = self.places[pair.before], self.places[pair.after]
-        return [before, after, rounded([pair.measured])[0]]
 
     def _part(self, smiles: str) -> str:
         """Keep the name and drawing of a part, and return the SMILES by which tables name it."""
@@ -236,11 +190,6 @@ class StructureActivity:
 
 def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
     return dict(islice(values.items(), most))
-
-
-def _mean_and_sd(values: Sequence[float]) -> list[float | None]:
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return [rounded([float(np.mean(values))])[0], None if sd is None else rounded([sd])[0]]
 
 
 def _drawn(smiles: str) -> dict[str, Any] | None:

@@ -14,7 +14,6 @@ from graphxai.wrapping.batches import WrappedBatch
 from graphxai.wrapping.call_settings import CallSettings, WrappedConfig
 from graphxai.wrapping.wrapped import WrappedModel
 
-from .heads import HEADS
 from .molecules import (
     MOLECULE_FEATURES,
     ChempropFeaturizer,
@@ -22,7 +21,7 @@ from .molecules import (
     as_featurizers,
     feature_set_of,
 )
-from .network import ChempropNetwork, MeanOfNetworks
+from .network import HEADS, ChempropNetwork, MeanOfNetworks
 
 BONDS = "edge_attr"
 BINARY = ("inactive", "active")

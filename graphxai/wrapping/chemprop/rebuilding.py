@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from graphxai.contract.checkpoint_files import CheckpointError
 
-from .heads import HEADS, unknown_head
 from .molecules import chemprop_nn
-from .network import ChempropNetwork
+from .network import HEADS, ChempropNetwork, unknown_head
 from .records import ChempropFile, StoredObject
 
 BLOCKS = ("message_passing", "agg", "predictor")

@@ -1,0 +1,249 @@
+"""The canonical form of a molecule: the one that features, fingerprints and names are read from.
+
+RDKit keeps stereochemistry on its objects in several ways, which depend on where a molecule comes
+from and on the mode of perception. A canonical SMILES has one. So the form of a molecule is what
+its canonical SMILES is read as, in the mode of perception that the bundled models learned with,
+with the atoms in the order given. Atom numbers, isotopes, explicit hydrogens and bonds of which
+the configuration is marked as unknown are set aside before, as the features of atoms and bonds do
+not tell them apart.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import product
+from typing import NamedTuple
+
+from rdkit import Chem, rdBase
+from rdkit.Chem import rdqueries
+
+ISOTOPE_UNSEEN = "isotope not seen by the model"
+HYDROGENS_IMPLICIT = "hydrogens made implicit"
+CENTRE_OPEN = "a centre in a group & or o is read as undefined"
+ISOMER_STANDS = "one isomer stands for the groups & and o of several centres"
+MOST_GROUPS = 4  # of several centres, of which all isomers are compared
+
+# An isotope, a hydrogen, an atom number or the number of a ring, or an extension like `|w:3.2|`
+_LABELLED = re.compile(r"\[(?:\d|H\]|#1\b)|:\d|\|")
+_NUMBER = "_number given"  # a property of atoms
+_UNDEFINED = (Chem.BondDir.EITHERDOUBLE, Chem.BondDir.UNKNOWN)
+
+_perceiving = threading.Lock()
+_depth = 0  # how many callers perceive in the one mode
+_is_own_mode = True  # whether that is the process's own mode
+
+
+class CanonicalForm(NamedTuple):
+    """A molecule as its canonical SMILES is read.
+
+    Args:
+        mol: the molecule, whose atoms are in the order given.
+        smiles: its canonical SMILES.
+        atoms: for each of its atoms, the number of the same atom in the molecule given.
+        changes: what was set aside that a user should know about, as text.
+        is_other: whether it has fewer atoms or another configuration than the molecule given.
+    """
+
+    mol: Chem.Mol
+    smiles: str
+    atoms: tuple[int, ...]
+    changes: tuple[str, ...]
+    is_other: bool
+
+
+@contextmanager
+def one_perception() -> Iterator[None]:
+    """Let RDKit perceive stereochemistry in one mode, whichever the process has chosen.
+
+    The mode belongs to the whole process. So other threads have it, too, meanwhile.
+    """
+    global _depth, _is_own_mode
+    with _perceiving:
+        _depth += 1
+        if _depth == 1:
+            _is_own_mode = Chem.GetUseLegacyStereoPerception()
+            if not _is_own_mode:
+                Chem.SetUseLegacyStereoPerception(True)
+    try:
+        yield
+    finally:
+        with _perceiving:
+            _depth -= 1
+            if not _depth and not _is_own_mode:
+                Chem.SetUseLegacyStereoPerception(False)
+
+
+def perceive(mol: Chem.Mol) -> None:
+    """Perceive the configurations of a molecule anew, from its tags and directions of bonds."""
+    if any(bond.GetStereo() > Chem.BondStereo.STEREOANY for bond in mol.GetBonds()):
+        Chem.SetDoubleBondNeighborDirections(mol)  # which a molecule from JSON does not have
+    Chem.AssignStereochemistry(mol, cleanIt=True, force=True)
+
+
+def is_labelled(smiles: str) -> bool:
+    """Whether a SMILES may differ from its canonical form in more than the order of atoms."""
+    return _LABELLED.search(smiles) is not None
+
+
+def canonical_form(mol: Chem.Mol) -> CanonicalForm:
+    """Return the canonical form of a sanitised molecule, which is not changed.
+
+    Raises:
+        ValueError: RDKit cannot read the SMILES that it writes for the molecule.
+    """
+    with one_perception(), rdBase.BlockLogs():
+        bare, changes = _without_labels(mol)
+        smiles = Chem.MolToSmiles(bare)
+        order = list(bare.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+        read = Chem.MolFromSmiles(smiles)
+        if read is None or read.GetNumAtoms() != len(order):
+            raise ValueError(f"RDKit cannot read {smiles}, which it writes for this molecule")
+        place = {atom: k for k, atom in enumerate(order)}  # of each atom in the SMILES
+        form = Chem.RenumberAtoms(read, [place[k] for k in range(len(order))])
+        smiles = Chem.MolToSmiles(form)
+    has_fewer = form.GetNumAtoms() < mol.GetNumAtoms()
+    is_other = has_fewer or not {CENTRE_OPEN, ISOMER_STANDS}.isdisjoint(changes)
+    return CanonicalForm(form, smiles, _numbers(bare), changes, is_other)
+
+
+def with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
+    """Return the molecule with the coordinates that its atoms have in the molecule given."""
+    mol = Chem.Mol(mol)
+    mol.RemoveAllConformers()
+    for conformer in given.GetConformers():
+        placed = Chem.Conformer(len(atoms))
+        placed.Set3D(conformer.Is3D())
+        placed.SetPositions(conformer.GetPositions()[list(atoms)])
+        mol.AddConformer(placed, assignId=True)
+    return mol
+
+
+def smiles_with_groups(mol: Chem.Mol) -> str:
+    """Return the canonical SMILES, with an extension if centres form groups such as racemates."""
+    if not mol.GetStereoGroups():
+        return str(Chem.MolToSmiles(mol))
+    fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO
+    return str(Chem.MolToCXSmiles(mol, Chem.SmilesWriteParams(), fields))
+
+
+def canonical_smiles(molecule: str | Chem.Mol) -> str:
+    """Return the canonical SMILES of what the features of atoms and bonds tell apart.
+
+    Of a molecule without a canonical form, return the SMILES that RDKit writes.
+
+    Args:
+        molecule: a SMILES that RDKit can read, or a sanitised molecule.
+    """
+    with one_perception(), rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
+        if not isinstance(molecule, str) or is_labelled(molecule):
+            with suppress(ValueError):
+                return canonical_form(mol).smiles
+        return str(Chem.MolToSmiles(mol))
+
+
+def without_labels(mol: Chem.Mol) -> Chem.Mol:
+    """Return a molecule without isotopes, atom numbers and explicit hydrogens.
+
+    That is the molecule itself if it has none, and else its canonical form.
+    """
+    if mol.HasSubstructMatch(_labelled_atom()):
+        with suppress(ValueError):
+            return canonical_form(mol).mol
+    return mol
+
+
+@cache
+def _labelled_atom() -> Chem.Mol:
+    """Match an atom that the canonical form does not have, or not as it is."""
+    atom = Chem.MolFromSmarts("[#1]").GetAtomWithIdx(0)
+    for query in (
+        rdqueries.IsotopeGreaterQueryAtom(0),
+        rdqueries.HasPropQueryAtom("molAtomMapNumber"),
+    ):
+        atom.ExpandQuery(query, how=Chem.CompositeQueryType.COMPOSITE_OR)
+    query = Chem.RWMol()
+    query.AddAtom(atom)
+    return query.GetMol()
+
+
+def _without_labels(mol: Chem.Mol) -> tuple[Chem.Mol, tuple[str, ...]]:
+    """Return a copy without what no feature tells apart, and what a user should know of it."""
+    copy = Chem.RWMol(mol)
+    has_isotopes = has_hydrogens = False
+    for atom in copy.GetAtoms():
+        number = atom.GetAtomicNum()
+        has_hydrogens = has_hydrogens or number == 1
+        if atom.GetIsotope():
+            has_isotopes = has_isotopes or number > 0  # that of a dummy atom is a label
+            atom.SetIsotope(0)
+        atom.SetAtomMapNum(0)
+        atom.SetIntProp(_NUMBER, atom.GetIdx())
+    for bond in copy.GetBonds():
+        if bond.GetBondDir() in _UNDEFINED:
+            bond.SetBondDir(Chem.BondDir.NONE)
+        if bond.GetStereo() == Chem.BondStereo.STEREOANY:
+            bond.SetStereo(Chem.BondStereo.STEREONONE)
+    if has_hydrogens:
+        _forget_configuration_of_hydrogens(copy)
+    of_groups = _resolve_groups(copy) if mol.GetStereoGroups() else []
+    bare = Chem.RemoveHs(copy) if has_hydrogens else copy.GetMol()
+    changes = [*of_groups, ISOTOPE_UNSEEN] if has_isotopes else of_groups
+    if bare.GetNumAtoms() < mol.GetNumAtoms() and not has_isotopes:
+        changes.append(HYDROGENS_IMPLICIT)
+    return bare, tuple(changes)
+
+
+def _resolve_groups(mol: Chem.RWMol) -> list[str]:
+    """Give the centres of relative groups one configuration, and say what was done.
+
+    A racemate with one centre becomes a centre without configuration, which is how tables draw
+    racemates, and so what models learned from. The centres of a larger group keep their relative
+    configuration: of all isomers, the one with the first SMILES stands for them.
+    """
+    absolute = Chem.StereoGroupType.STEREO_ABSOLUTE
+    groups = [
+        [atom.GetIdx() for atom in group.GetAtoms()]
+        for group in mol.GetStereoGroups()
+        if group.GetGroupType() != absolute
+    ]
+    mol.SetStereoGroups([])
+    single = [group[0] for group in groups if len(group) == 1]
+    for index in single:
+        mol.GetAtomWithIdx(index).SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
+    perceive(mol)
+    several = [group for group in groups if len(group) > 1]
+    isomers: dict[str, Chem.Mol] = {}
+    for inverted in product((False, True), repeat=len(several[:MOST_GROUPS])):
+        isomer = Chem.RWMol(mol)
+        for group, is_inverted in zip(several, inverted, strict=False):
+            for index in group if is_inverted else ():
+                isomer.GetAtomWithIdx(index).InvertChirality()
+        isomers.setdefault(Chem.MolToSmiles(isomer), isomer)
+    first = isomers[min(isomers)]
+    for atom in mol.GetAtoms():
+        atom.SetChiralTag(first.GetAtomWithIdx(atom.GetIdx()).GetChiralTag())
+    return [CENTRE_OPEN] * bool(single) + [ISOMER_STANDS] * bool(several)
+
+
+def _forget_configuration_of_hydrogens(mol: Chem.RWMol) -> None:
+    """Remove the configuration of double bonds to an atom with two hydrogens.
+
+    RDKit keeps such a hydrogen, as in `[2H]/C=C/C`, as an atom, and with it the configuration.
+    """
+    for bond in mol.GetBonds():
+        hydrogen, other = bond.GetBeginAtom(), bond.GetEndAtom()
+        if hydrogen.GetAtomicNum() != 1:
+            hydrogen, other = other, hydrogen
+        if hydrogen.GetAtomicNum() == 1 and other.GetTotalNumHs(includeNeighbors=True) > 1:
+            bond.SetBondDir(Chem.BondDir.NONE)
+            for beside in other.GetBonds():
+                beside.SetStereo(Chem.BondStereo.STEREONONE)
+
+
+def _numbers(mol: Chem.Mol) -> tuple[int, ...]:
+    return tuple(atom.GetIntProp(_NUMBER) for atom in mol.GetAtoms())

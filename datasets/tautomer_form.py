@@ -1,0 +1,189 @@
+"""Bring annular N-H, amidines and guanidines to one form: protons that move between nitrogens.
+
+Such protons move within a second at room temperature, and no table draws them in one way (Elguero
+2006; Minkin 2000). So both places are one compound, unlike a pyridone and its hydroxypyridine,
+whose shares depend on the solvent. The form is one that is there in water, as far as a rule says
+so, and as tables draw it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from rdkit import Chem
+
+MOST_FORMS = 64  # of one molecule
+# Not in a five-membered ring with a carbonyl group, whose lactam is another matter
+_NO_LACTAM = "!$(n~[c;r5]=[!#6;!R]);!$(n~[*;r5]~[c;r5]=[!#6;!R])"
+
+
+def one_proton_form(mol: Chem.Mol) -> Chem.Mol:
+    """Return the form that stands for all places of protons that move between nitrogens.
+
+    The atoms are in the same order. A molecule without such protons, or with more forms than
+    `MOST_FORMS`, is returned as it is.
+    """
+    if not has_moving_protons(mol):
+        return mol
+    mol = _without_moving_bonds(mol)
+    forms = {Chem.MolToSmiles(mol): mol}
+    waiting = [mol]
+    while waiting and len(forms) <= MOST_FORMS:
+        for moved in _moves(waiting.pop()):
+            smiles = Chem.MolToSmiles(moved)
+            if smiles not in forms:
+                forms[smiles] = moved
+                waiting.append(moved)
+    if len(forms) == 1 or waiting:
+        return mol
+    return forms[min(forms, key=lambda smiles: (*_disfavour(forms[smiles]), smiles))]
+
+
+def _without_moving_bonds(mol: Chem.Mol) -> Chem.Mol:
+    """Return a molecule without the configuration of double bonds that move with a proton."""
+    matches = mol.GetSubstructMatches(_movable()[1])
+    bonds = [mol.GetBondBetweenAtoms(imine, carbon) for imine, carbon, _ in matches]
+    places = [b.GetIdx() for b in bonds if b.GetStereo() != Chem.BondStereo.STEREONONE]
+    if not places:
+        return mol
+    copy = Chem.RWMol(mol)
+    for place in places:
+        _forget(copy.GetBondWithIdx(place))
+    return _sanitised(copy) or mol
+
+
+def _forget(bond: Chem.Bond) -> None:
+    """Remove the configuration of a double bond."""
+    bond.SetStereo(Chem.BondStereo.STEREONONE)
+    for atom in (bond.GetBeginAtom(), bond.GetEndAtom()):
+        for other in atom.GetBonds():
+            other.SetBondDir(Chem.BondDir.NONE)
+
+
+def has_moving_protons(mol: Chem.Mol) -> bool:
+    """Whether a molecule has a proton that may be better drawn at another nitrogen.
+
+    It is False where the move of each amidine's proton would be for the worse, as in most drawings.
+    """
+    if not any(mol.HasSubstructMatch(pattern) for pattern in _plain()):
+        return False
+    annular, amidine = _movable()
+    if mol.HasSubstructMatch(annular) and mol.HasSubstructMatch(_acceptor()):
+        return True
+    carbon_of: dict[int, int] = {}
+    for imine, carbon, amine in mol.GetSubstructMatches(amidine):
+        if any(carbon_of.setdefault(n, carbon) != carbon for n in (imine, amine)):
+            return True  # of a biguanide, whose protons move in several steps
+        drawn = mol.GetBondBetweenAtoms(imine, carbon)
+        moved = mol.GetBondBetweenAtoms(amine, carbon)
+        hydrogens = [mol.GetAtomWithIdx(n).GetTotalNumHs() for n in (imine, amine)]
+        in_ring = mol.GetAtomWithIdx(carbon).IsInRing()
+        now = hydrogens[0] > 0, in_ring and not drawn.IsInRing()
+        then = hydrogens[1] > 1, in_ring and not moved.IsInRing()
+        if now >= then or drawn.GetStereo() != Chem.BondStereo.STEREONONE:
+            return True
+    return False
+
+
+def _moves(mol: Chem.Mol) -> list[Chem.Mol]:
+    """Return the molecules in which one proton is at another nitrogen."""
+    annular, amidine = _movable()
+    systems = _aromatic_systems(mol)
+    moved = []
+    donors = [i for (i,) in mol.GetSubstructMatches(annular)]
+    acceptors = [i for (i,) in mol.GetSubstructMatches(_acceptor())]
+    for donor in donors:
+        for acceptor in acceptors:
+            if systems.get(donor) == systems.get(acceptor):
+                moved.append(_with_annular_proton(mol, donor, acceptor))
+    for imine, carbon, amine in mol.GetSubstructMatches(amidine):
+        moved.append(_with_amidine_proton(mol, imine, carbon, amine))
+    return [each for each in moved if each is not None]
+
+
+def _with_annular_proton(mol: Chem.Mol, donor: int, acceptor: int) -> Chem.Mol | None:
+    copy = Chem.RWMol(mol)
+    copy.GetAtomWithIdx(donor).SetNumExplicitHs(0)
+    copy.GetAtomWithIdx(acceptor).SetNumExplicitHs(1)
+    return _sanitised(copy)
+
+
+def _with_amidine_proton(mol: Chem.Mol, imine: int, carbon: int, amine: int) -> Chem.Mol | None:
+    copy = Chem.RWMol(mol)
+    for nitrogen, kind, gained in (
+        (imine, Chem.BondType.SINGLE, 1),
+        (amine, Chem.BondType.DOUBLE, -1),
+    ):
+        bond = copy.GetBondBetweenAtoms(carbon, nitrogen)
+        _forget(bond)
+        bond.SetBondType(kind)
+        atom = copy.GetAtomWithIdx(nitrogen)
+        if atom.GetNoImplicit() or atom.GetNumExplicitHs():
+            atom.SetNumExplicitHs(max(atom.GetNumExplicitHs() + gained, 0))
+    return _sanitised(copy)
+
+
+def _sanitised(copy: Chem.RWMol) -> Chem.Mol | None:
+    try:
+        Chem.SanitizeMol(copy)
+    except ValueError:
+        return None  # there is no such form
+    Chem.AssignStereochemistry(copy, cleanIt=True, force=True)
+    return copy.GetMol()
+
+
+def _aromatic_systems(mol: Chem.Mol) -> dict[int, int]:
+    """Return the number of the system of fused aromatic rings of each atom in one."""
+    rings = [
+        set(ring)
+        for ring in mol.GetRingInfo().AtomRings()
+        if all(mol.GetAtomWithIdx(i).GetIsAromatic() for i in ring)
+    ]
+    systems: list[set[int]] = []
+    for ring in rings:
+        joined = [system for system in systems if system & ring]
+        systems = [system for system in systems if not system & ring]
+        systems.append(ring.union(*joined))
+    return {i: k for k, system in enumerate(systems) for i in system}
+
+
+def _disfavour(mol: Chem.Mol) -> list[int]:
+    """Return how often a form has each of the parts that are seldom there, or seldom drawn."""
+    return [len(mol.GetSubstructMatches(pattern)) for pattern in _disfavoured()]
+
+
+@cache
+def _movable() -> tuple[Any, Any]:
+    """Match the nitrogen of an annular N-H, and imine, carbon and amine of an amidine."""
+    amidine = "[NX2;+0;!$(N-[!#6;!#1]):1]=[CX3;+0:2]-[NX3;+0;H1,H2;!$(N-[!#6;!#1]):3]"
+    return Chem.MolFromSmarts(f"[nX3;H1;+0;r5;{_NO_LACTAM}]"), Chem.MolFromSmarts(amidine)
+
+
+@cache
+def _plain() -> tuple[Any, Any]:
+    """Match what most molecules lack, without the patterns in patterns that RDKit is slow with."""
+    return Chem.MolFromSmarts("[nX3;H1;r5]"), Chem.MolFromSmarts("[NX2]=[CX3]-[NX3;!H0]")
+
+
+@cache
+def _acceptor() -> Any:
+    return Chem.MolFromSmarts(f"[nX2;H0;+0;r5;{_NO_LACTAM}]")
+
+
+@cache
+def _disfavoured() -> tuple[Any, ...]:
+    """Match what a form should not have, the worst first.
+
+    They are a benzo ring without its sextet, as in 2H-indazole; an imine with hydrogen, where the
+    amino form is there (Elguero 2006); an imine outside a ring; and an N-H between two nitrogens,
+    as in 2H-tetrazole, or between two carbons, as in 4H-1,2,4-triazole.
+    """
+    patterns = (
+        "[nH]1[c,n]c2aaaac2[c,n]1",
+        "[NX2;H1]=[#6]",
+        "[#6;R]=[NX2;!R]",
+        "n[nH]n",
+        "c1nnc[nH]1",
+    )
+    return tuple(map(Chem.MolFromSmarts, patterns))

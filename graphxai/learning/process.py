@@ -1,0 +1,85 @@
+"""Make a Gaussian process the model of a run over a table, calibrated on folds that it lacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from graphxai.contract.prediction_metrics import readings
+from graphxai.contract.tasks import Task
+from graphxai.datasets.as_given import Standardisation
+from graphxai.learning.conformal import Unseen
+from graphxai.learning.teachers.choosing import choose_process
+from graphxai.learning.teachers.gaussian_process import carriers_of
+from graphxai.learning.training import LearnedModel, Log, RunSource
+from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig, digest_of
+
+FloatArray = NDArray[np.float64]
+RIDGE = 1e-3  # keeps the scale of classes finite that are told apart without an error
+
+
+def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> LearnedModel:
+    """Fit a process to the training part, and read it as the folds say that were left out."""
+    train, tasks, seed = source.train, source.tasks, source.settings.seed
+    log("fitting a Gaussian process to the training part and without each fold, and two forests")
+    chosen = choose_process(
+        tasks, train.smiles, train.y, source.folds,
+        bounds=train.bounds, seed=seed, show=source.training().show,
+    )  # fmt: skip
+    read = [
+        output_scale(task, outputs, y)
+        for task, outputs, y in zip(tasks, chosen.unseen, train.y.T, strict=True)
+    ]
+    scale = np.concatenate([np.full(len(shift), factor) for factor, shift in read])
+    shift = np.concatenate([shift for _, shift in read])
+    process, counts = chosen.process.process, chosen.process.carriers
+    model = KernelProcess(
+        ProcessConfig(tasks, len(counts[0]), standardise),
+        CarriedCounts.of(counts),
+        torch.from_numpy(process.weights * scale),
+        torch.from_numpy(process.means * scale + shift),
+    ).eval()
+    unseen = [
+        Unseen(readings(task, torch.from_numpy(outputs * a + b)), y.copy(), chosen.similarity)
+        for task, outputs, (a, b), y in zip(tasks, chosen.unseen, read, train.y.T, strict=True)
+    ]
+    return LearnedModel(model, forests=chosen.forests, unseen=unseen)
+
+
+def carrier_facts(smiles: tuple[str, ...], seed: int) -> dict[str, Any]:
+    """Return which of the training molecules carry the process, bound to the list by its hash."""
+    rows = carriers_of(len(smiles), seed).tolist()
+    return {"carriers": {"sha256": digest_of(smiles), "rows": rows}}
+
+
+def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:
+    """Return the factor and the shifts (columns,) that turn a process's columns into outputs.
+
+    Values are standardised as the task says. Classes were learned as 0 and 1; their logits are
+    `factor * column + shift`, with the largest likelihood for molecules that were not learned from
+    (Platt 1999).
+
+    Args:
+        task: the task.
+        columns: what a process predicts without each molecule (n, columns).
+        y: the labels (n,), NaN where one is missing.
+    """
+    if task.kind == "regression":
+        return 1 / task.scale, np.array([-task.offset / task.scale])
+    known = ~np.isnan(y) & ~np.isnan(columns).any(1)
+    x, labels = columns[known], y[known].astype(int)
+
+    def loss(parameters: FloatArray) -> float:
+        logits = np.exp(parameters[0]) * x + parameters[1:]
+        if task.kind == "binary":
+            logits = np.hstack([np.zeros_like(logits), logits])
+        picked = logits[np.arange(len(labels)), labels]
+        return float((logsumexp(logits, axis=1) - picked).sum() + RIDGE * (parameters**2).sum())
+
+    best = minimize(loss, np.zeros(1 + columns.shape[1])).x
+    return float(np.exp(best[0])), best[1:]

@@ -1,0 +1,18 @@
+"""A Gaussian process with the min-max kernel (Ralaivola 2005) on counts of structures."""
+
+from typing import TYPE_CHECKING
+
+from graphxai.runtime.lazy import lazily
+
+if TYPE_CHECKING:  # the list of public names
+    from .account import KernelAccount as KernelAccount
+    from .account import digest_of as digest_of
+    from .account import kernel_account as kernel_account
+    from .checkpoint import load_process as load_process
+    from .checkpoint import save_process as save_process
+    from .inputs import ProcessBatch as ProcessBatch
+    from .model import CarriedCounts as CarriedCounts
+    from .model import KernelProcess as KernelProcess
+    from .model import ProcessConfig as ProcessConfig
+
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

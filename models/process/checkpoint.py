@@ -1,0 +1,114 @@
+"""Read and write processes: folders with `config.json`, `model.safetensors` and a model card.
+
+Nothing is unpickled. Every error names the file, and the key if there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from graphxai.contract.checkpoint_files import (
+    CARD,
+    CONFIG,
+    INVALID,
+    PROCESS,
+    WEIGHTS,
+    CheckpointError,
+    as_numbers,
+    name_of,
+    read_config,
+    read_conformal,
+    read_shapes,
+    read_weights,
+    require_shapes,
+    save_conformal,
+    weights_digest,
+)
+from graphxai.contract.model import Origin
+from graphxai.datasets.as_given import AS_DRAWN
+from graphxai.runtime.writing import folder_at, json_text, write_whole
+
+from .model import COLUMNS, CarriedCounts, KernelProcess, ProcessConfig
+
+MOST_LEVELS = 10**8  # counts of all carriers together: 10,000 molecules have some 10 million
+INTEGERS = {"starts": torch.int64, "columns": torch.int32, "counts": torch.int32}
+
+
+def save_process(
+    model: KernelProcess, folder: str | Path, *, card: str = "", metadata: Any = None
+) -> Path:
+    """Write model, metadata (JSON values), model card (Markdown) and conformal scores."""
+    folder = folder_at(folder)
+    tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    write_whole(folder / WEIGHTS, save(tensors, metadata={"format": PROCESS}))
+    save_conformal(model.conformal, folder, weights_digest(folder))
+    content = {"format": PROCESS, "model": model.config.to_dict(), "metadata": metadata or {}}
+    write_whole(folder / CONFIG, json_text(content))
+    write_whole(folder / CARD, card or "# Gaussian process\n")
+    return folder
+
+
+def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess:
+    """Return the process in a checkpoint folder, on the CPU and in eval mode.
+
+    Args:
+        folder: the folder.
+        as_drawn: whether it reads molecules as they are drawn, whatever it learned from.
+
+    Raises:
+        CheckpointError: a file is missing, corrupt or truncated, or does not fit the others.
+    """
+    folder = Path(folder)
+    content, shapes, path = read_config(folder), read_shapes(folder), folder / WEIGHTS
+    if content.get("format") != PROCESS:
+        raise CheckpointError(f"{folder / CONFIG}: 'format' is not {PROCESS!r}.")
+    try:
+        config = ProcessConfig(**content["model"])
+    except INVALID as error:
+        raise CheckpointError(f"{folder / CONFIG}: invalid model configuration: {error}") from error
+    carriers, entries = config.carriers, shapes.get("columns", (0,))
+    expected = {
+        "weights": (carriers, config.num_outputs),
+        "means": (config.num_outputs,),
+        "starts": (carriers + 1,),
+        "columns": entries,
+        "counts": entries,
+    }
+    require_shapes(expected, shapes, path)
+    tensors, digest = read_weights(folder)
+    carried = _carried(tensors, path)
+    numbers = [as_numbers(tensors[key], key, path, torch.float64) for key in ("weights", "means")]
+    config = replace(config, standardise=AS_DRAWN) if as_drawn else config
+    model = KernelProcess(config, carried, *numbers)
+    model.conformal = read_conformal(config, folder, digest)
+    metadata = content.get("metadata")
+    model.origin = Origin(
+        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+    )
+    return model.eval()
+
+
+def _carried(tensors: dict[str, Tensor], path: Path) -> CarriedCounts:
+    """Return the stored counts, or raise a CheckpointError if they are not those of molecules."""
+    for key, kind in INTEGERS.items():
+        if tensors[key].dtype != kind or tensors[key].dim() != 1:
+            raise CheckpointError(f"{path}: key {key!r} does not hold a row of {kind}.")
+    starts, columns, counts = (tensors[key] for key in INTEGERS)
+    problems = {
+        "starts": starts[0] != 0 or starts[-1] != len(columns) or bool((starts.diff() < 0).any()),
+        "columns": bool(((columns < 0) | (columns >= COLUMNS)).any()),
+        "counts": bool((counts < 1).any()) or int(counts.long().sum()) > MOST_LEVELS,
+    }
+    if not any(problems.values()):
+        rows = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())
+        problems["columns"] = bool((((rows * COLUMNS) + columns).diff() <= 0).any())
+    for key, is_wrong in problems.items():
+        if is_wrong:
+            raise CheckpointError(f"{path}: key {key!r} does not hold counts of molecules.")
+    return CarriedCounts(starts, columns, counts)

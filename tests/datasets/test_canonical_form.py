@@ -1,0 +1,193 @@
+"""However a compound is handed over, its features are those of one canonical form."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdkit import Chem
+from ways import WAYS, coming_perception
+
+import graphxai as gx
+from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
+from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.tables.table import open_table
+from graphxai.tables.run import predict_table
+from one_compound import test_part as held_out_for_test
+
+NITROFURANTOIN = "O=C1CN(N=Cc2ccc([N+](=O)[O-])o2)C(=O)N1"
+ADRIFT = ["O=C1Nc2ccccc2/C1=C/c1ccc[nH]1", "O=C(O)/C=C\\c1ccccc1", "C[C@H]1CC[C@@H](O)CC1"]
+SOURCE = Path(gx.__file__).parents[1]
+
+
+def predictions(model, given) -> np.ndarray:
+    """Return probabilities of the last class and values, (n, tasks)."""
+    rows = gx.predict(model, given, progress=False)
+    return np.array(
+        [
+            [
+                list(p.probabilities.values())[-1] if p.value is None else p.value
+                for p in row.values()
+            ]
+            for row in rows
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def compounds() -> list[Chem.Mol]:
+    held_out = held_out_for_test("lipophilicity")[::60] + held_out_for_test("tox21")[::60]
+    texts = [text for text in held_out if "." not in text]
+    return [*map(Chem.MolFromSmiles, [NITROFURANTOIN, *ADRIFT, *texts])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_handing_over_a_compound_has_one_answer(way, compounds):
+    model = gx.load("lipophilicity")
+    given = [WAYS[way](Chem.Mol(mol)) for mol in compounds]
+    expected = predictions(model, [Chem.MolToSmiles(mol) for mol in compounds])
+    used = [k for k, each in enumerate(given) if each is not None]
+    assert len(used) >= len(compounds) / 4
+    result = predictions(model, [given[k] for k in used])
+    np.testing.assert_allclose(result, expected[used], atol=1e-4)
+
+
+def test_the_mode_of_perception_changes_nothing_and_stays_as_it_was(compounds):
+    model, texts = gx.load("lipophilicity"), [Chem.MolToSmiles(mol) for mol in compounds]
+    expected = predictions(model, texts)
+    with coming_perception():
+        assert np.array_equal(predictions(model, texts), expected)
+        assert not Chem.GetUseLegacyStereoPerception()
+
+
+@pytest.mark.parametrize("way", ["atom numbers", "carbon-13", "deuterium and tritium", "V2000"])
+def test_a_training_compound_stays_one(way):
+    model = gx.load("lipophilicity")
+    compound = Chem.MolFromSmiles(gx.training_set_of(model).smiles[5])
+    (prediction,) = gx.predict(model, WAYS[way](compound)).values()
+    assert prediction.nearness.word == "training compound"
+
+
+def test_the_share_of_a_heavy_hydrogen_is_on_its_atom():
+    model = gx.load("lipophilicity")
+    heavy, plain = (gx.explain(model, s) for s in ("[2H]C([3H])(C)O", "CCO"))
+    assert heavy.smiles == "CCO"
+    assert heavy.note == "isotope not seen by the model"
+    symbols = [atom.GetSymbol() for atom in Chem.MolFromSmiles("[2H]C([3H])(C)O").GetAtoms()]
+    given = heavy.by_atom_given(heavy.relevance)
+    assert [s for s, value in zip(symbols, given, strict=True) if value == 0] == ["H", "H"]
+    assert given[given != 0] == pytest.approx(plain.relevance[[1, 0, 2]], abs=1e-5)
+
+
+def test_a_molecule_with_hydrogens_keeps_its_structure_in_space():
+    mol = WAYS["structure in space"](Chem.MolFromSmiles("C[C@H](N)C(=O)O"))
+    e = gx.explain(gx.load("lipophilicity"), mol)
+    place = mol.GetConformer().GetPositions()[list(e.as_given.atoms)]
+    np.testing.assert_allclose(e.mol.GetConformer().GetPositions(), place)
+    assert e.note == "hydrogens made implicit"
+
+
+def test_an_isotope_makes_no_stereocentre():
+    for text in ("C[C@H]([2H])O", "[13CH3][C@H](C)O", "[2H]/C=C/C", "C[C@@]([3H])([2H])F"):
+        graph = molecule_graph(text, canonical=True)
+        assert not graph.x[:, 1].any()
+        assert not graph.edge_attr[:, 1].any()
+
+
+def test_the_form_of_a_form_is_itself(compounds):
+    for mol in compounds:
+        form = canonical_form(mol)
+        assert canonical_form(form.mol).smiles == form.smiles == canonical_smiles(form.smiles)
+
+
+# Files that may ask RDKit's objects for configuration, isotopes or atom numbers, and for what.
+DECIDES = re.compile(r"AssignStereochemistry|\.GetStereo\(|GetChiralTag|SetIsotope|GetIsotope")
+PLACES = {
+    "datasets/canonical_form.py": "the form",
+    "datasets/features.py": "the features of the form",
+    "datasets/molecule_reading.py": "what published models read as drawn",
+    "datasets/standardise.py": "which charges and hydrogens of the form move",
+    "datasets/tautomer_form.py": "which protons of the form move",
+    "datasets/recombine.py": "labels of attachment points",
+    "graphxai/chemistry/stereo.py": "which isomers there are",
+    "graphxai/chemistry/neighbours.py": "labels of attachment points",
+    "graphxai/chemistry/substituents.py": "labels of attachment points",
+    "graphxai/tables/drawing.py": "what is drawn",
+    "graphxai/visualization/layout.py": "which atoms resonance makes equivalent",
+    "graphxai/wrapping/estimators.py": "what scikit-learn's models are fed",
+}
+
+
+def test_configuration_and_isotopes_are_decided_in_one_place():
+    """A new file that reads them from a live molecule has to say here what for."""
+    files = [
+        p for room in ("datasets", "models", "graphxai") for p in (SOURCE / room).rglob("*.py")
+    ]
+    here = {
+        p.resolve().relative_to(SOURCE).as_posix() for p in files if DECIDES.search(p.read_text())
+    }
+    assert here == set(PLACES)
+
+
+RACEMATES = {
+    "of one centre": (
+        *("C[C@H](N)c1ccccc1 |&1:1|", "C[C@@H](N)c1ccccc1 |&1:1|", "C[C@H](N)c1ccccc1 |o1:1|"),
+        *("C[C@@H](N)c1ccccc1.Cl |&1:1|", "CC(N)c1ccccc1"),
+    ),
+    "of two centres": (
+        "C[C@@H](N)[C@H](O)c1ccccc1 |&1:1,3|",
+        "C[C@H](N)[C@@H](O)c1ccccc1 |&1:1,3|",
+        "O[C@@H]([C@@H](C)N)c1ccccc1 |&1:1,2|",
+    ),
+}
+
+
+def from_mol_block(text: str) -> Chem.Mol:
+    return Chem.MolFromMolBlock(Chem.MolToV3KMolBlock(Chem.MolFromSmiles(text)))
+
+
+@pytest.mark.parametrize("written", RACEMATES.values(), ids=RACEMATES)
+@pytest.mark.parametrize("read", [str, Chem.MolFromSmiles, from_mol_block])
+def test_a_racemate_is_one_compound_whichever_image_is_drawn(written, read):
+    graphs = [molecule_graph(read(s), canonical=True, standardise="parent") for s in written]
+    assert len({canonical_smiles(graph.read) for graph in graphs}) == 1
+
+
+def test_a_racemate_is_no_enantiomer_in_any_file(tmp_path):
+    drawn = RACEMATES["of one centre"][3]
+    e = gx.explain(gx.load("lipophilicity"), drawn)
+    assert e.note == "a centre in a group & or o is read as undefined; salt removed: hydrochloride"
+    assert e.as_given.smiles == drawn
+    for suffix, read in ((".sdf", Chem.MolFromMolBlock), (".smi", Chem.MolFromSmiles)):
+        mol = read(e.save(tmp_path / f"e{suffix}").read_text().split("\t")[0])
+        assert not Chem.FindMolChiralCenters(mol, includeUnassigned=False)
+
+
+def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):
+    path = tmp_path / "racemate.sdf"
+    path.write_text(
+        Chem.MolToV3KMolBlock(Chem.MolFromSmiles(RACEMATES["of one centre"][0])) + "$$$$\n"
+    )
+    (record,) = open_table(path).records()
+    assert record.cells["smiles"] == "C[C@H](N)c1ccccc1 |&1:1|"
+
+
+@pytest.mark.parametrize("suffix", [".smi", ".sdf", ".csv", ".parquet", ".json"])
+@pytest.mark.parametrize("drawn", [NITROFURANTOIN, *ADRIFT, "[2H]O[C@H](C)c1ccccc1.Cl"])
+def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suffix, drawn):
+    model = gx.load("blood-brain-barrier")
+    expected = predictions(model, [drawn])
+    explanation = gx.explain(model, drawn)
+    explanations = gx.explain(model, [drawn])
+    path = explanations.save(tmp_path / f"e{suffix}")
+    if suffix in (".smi", ".sdf"):
+        assert np.abs(predictions(model, path) - expected).max() < 1e-4
+    elif suffix == ".json":
+        read = json.loads(explanation.save(path).read_text())
+        assert np.abs(predictions(model, [read["smiles"]]) - expected).max() < 1e-4
+    else:
+        out = tmp_path / f"table{suffix}"
+        (tmp_path / "t.csv").write_text(f"smiles\n{drawn}\n")
+        predict_table(model, tmp_path / "t.csv", out)
+        assert np.abs(predictions(model, out) - expected).max() < 1e-4

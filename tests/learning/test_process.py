@@ -1,0 +1,222 @@
+"""A table becomes a Gaussian process, calibrated, scored and described as a network is."""
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import structure_counts
+from graphxai.learning.cleaning import clean_table
+from graphxai.learning.process import output_scale
+from graphxai.learning.run import train_table
+from graphxai.learning.teachers import forests
+from graphxai.learning.teachers.choosing import NOISES
+from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.models.process import KernelProcess
+
+ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch):
+    monkeypatch.setattr(forests, "TREES", 20)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Train on the bundled table, with few trees."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forests, "TREES", 20)
+        out = tmp_path_factory.mktemp("runs") / "assay"
+        lines = []
+        table = clean_table(ASSAY, "smiles", ["pIC50"])
+        train_table(table, out, model="process", split="random", log=lines.append)
+    return out, lines
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_model_is_the_process_that_its_training_rows_give(run):
+    out, _ = run
+    model, training = gx.load(out), rows_of(out / "model" / "training.csv")
+    y = np.array([[float(row["pIC50"])] for row in training])
+    counts = structure_counts([row["smiles"] for row in training])
+    tested = rows_of(out / "test.csv")
+    kernel, carriers = similarity(counts, counts), np.arange(len(y))
+    test_kernel = similarity(structure_counts([row["smiles"] for row in tested]), counts)
+    predicted = [float(row["pIC50: predicted"]) for row in tested]
+    by_noise = [Process.fit(kernel, carriers, y, noise).predict(test_kernel) for noise in NOISES]
+    assert any(np.abs(each[:, 0] - predicted).max() < 1e-4 for each in by_noise)
+    again = gx.predict(model, [row["smiles"] for row in tested])
+    assert [each["pIC50"].value for each in again] == pytest.approx(predicted, abs=1e-4)
+
+
+def test_scores_intervals_and_card_are_written_as_for_a_network(run):
+    out, lines = run
+    scores = json.loads((out / "model" / "scores.json").read_text())
+    of_model = scores["scores"]["pIC50"]["scores"]
+    assert set(of_model) == {"graphormer", "forest", "descriptor_forest", "dummy"}
+    assert of_model["graphormer"]["R2"][0] > of_model["dummy"]["R2"][0]
+    assert 0.75 <= scores["coverage"]["pIC50"]["held"] <= 1
+    low, high = gx.predict(gx.load(out), "CC(=O)Nc1ccc(O)cc1")["pIC50"].interval
+    assert low < high
+    card = (out / "model" / "README.md").read_text()
+    assert "A Gaussian process, carried by 272 molecules, trained with graphxai" in card
+    assert "The weights of a process contain counts of all of them." in card
+    assert any("Gaussian process" in line for line in lines)
+    assert repr(gx.load(out)).startswith("KernelProcess(assay: pIC50 (regression); pIC50: R2")
+
+
+def test_the_account_names_the_training_molecules_unless_the_list_was_changed(run, tmp_path):
+    out, _ = run
+    model, training = gx.load(out), rows_of(out / "model" / "training.csv")
+    account = gx.kernel_account(model, training[5]["smiles"])
+    nearest = max(account.training, key=lambda each: each.similarity)
+    assert nearest.smiles == training[5]["smiles"]
+    assert nearest.similarity == pytest.approx(1)
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in (out / "model").iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    lines = (copy / "training.csv").read_text().splitlines()
+    (copy / "training.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+    changed = gx.kernel_account(gx.load(copy), training[5]["smiles"])
+    assert {each.smiles for each in changed.training} == {""}
+    assert changed.output == account.output
+
+
+def test_what_a_chemist_asks_works_without_a_gradient(run, tmp_path):
+    model = gx.load(run[0])
+    smiles = "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
+    explained = gx.explain(model, smiles)
+    assert abs(explained.ledger.unexplained) < 1e-6
+    parts = gx.fragments(explained)
+    assert sum(part.relevance for part in parts) == pytest.approx(explained.ledger.nodes, abs=1e-5)
+    assert len(gx.fragments(explained, method="shapley", model=model)) == len(parts)
+    other = smiles.replace("ccc1F", "ccc1Cl")
+    contrast = gx.contrast(model, smiles, other)
+    values = [gx.predict(model, each)["pIC50"].value for each in (smiles, other)]
+    assert abs(contrast.account.output) == pytest.approx(abs(values[1] - values[0]), abs=1e-5)
+    assert contrast.account.unexplained == pytest.approx(0, abs=1e-5)
+    changed = gx.counterfactuals(model, smiles, "pIC50 > 7.2")
+    for each in changed:
+        assert gx.predict(model, each.smiles)["pIC50"].value > values[0]
+    report = gx.report(model, [smiles, "OCCc1ccccc1.Cl"], tmp_path / "report.html")
+    assert "pIC50" in Path(report).read_text(encoding="utf-8")
+    assert gx.trust(model, smiles).sentence
+    assert "</svg>" in gx.compare(model, smiles).svg()
+
+
+def test_several_processes_explain_a_list_alike(run):
+    model, smiles = gx.load(run[0]), ["CCO", "c1ccccc1O"] * 300
+    alone, together = (gx.explain(model, smiles, workers=n, progress=False) for n in (1, 2))
+    for a, b in zip(alone[:4], together[:4], strict=True):
+        assert (a.relevance == b.relevance).all()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Write a class, a value with bounds, three classes, and gaps, all of which rings decide."""
+    path = tmp_path_factory.mktemp("data") / "own.csv"
+    cores = ("c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1", "C1CCNCC1", "c1ccsc1")
+    chains = ("", "C", "CC", "OC", "NC", "ClC", "FC", "CCC", "COC", "CNC")
+    lines = ["smiles,nitrogen,size,ring"]
+    for k, smiles in enumerate(chain + core for core in cores for chain in chains):
+        size = "" if k % 9 == 4 else ">12" if len(smiles) > 13 else str(len(smiles) + 0.5)
+        ring = "fused" if "2" in smiles else "flat" if "c" in smiles else "chair"
+        lines.append(
+            f"{smiles},{'' if k % 7 == 3 else 'yes' if 'n' in smiles else 'no'},{size},{ring}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_classes_gaps_and_bounds_are_learned_together(several, tmp_path):
+    table = clean_table(several, "smiles", ["nitrogen", "size", "ring"])
+    model = gx.load(train_table(table, tmp_path, model="process", split="random"))
+    assert isinstance(model, KernelProcess)
+    assert [task.kind for task in model.config.tasks] == ["binary", "regression", "multiclass"]
+    pyridine, naphthalene = gx.predict(model, ["CCCc1ccncc1", "CCCCc1ccc2ccccc2c1"])
+    assert pyridine["nitrogen"].label == "yes"
+    assert naphthalene["nitrogen"].label == "no"
+    assert naphthalene["ring"].label == "fused"
+    assert sum(naphthalene["ring"].probabilities.values()) == pytest.approx(1)
+    assert naphthalene["size"].value > pyridine["size"].value
+    for target in ("nitrogen", "size", "ring: fused"):
+        explained = gx.explain(model, "CCCc1ccncc1", target=target)
+        assert abs(explained.ledger.unexplained) < 1e-6
+
+
+def test_logits_of_classes_are_those_of_the_largest_likelihood():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 1))
+    y = (rng.random(4000) < 1 / (1 + np.exp(-(3 * x[:, 0] - 1)))).astype(float)
+    y[::10] = np.nan
+    factor, shift = output_scale(Task("t", "binary", ("no", "yes")), x, y)
+    assert (factor, shift[0]) == pytest.approx((3, -1), abs=0.3)
+    logistic = pytest.importorskip("sklearn.linear_model").LogisticRegression(C=1e6)
+    fitted = logistic.fit(x[~np.isnan(y)], y[~np.isnan(y)])
+    assert (factor, shift[0]) == pytest.approx((fitted.coef_[0, 0], fitted.intercept_[0]), abs=1e-3)
+
+
+def test_values_keep_the_scale_of_their_task():
+    task = Task("t", "regression", offset=5.0, scale=2.0)
+    factor, shift = output_scale(task, np.zeros((3, 1)), np.zeros(3))
+    assert task.offset + task.scale * (7.0 * factor + shift[0]) == pytest.approx(7.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"ensemble": 2}, "--ensemble"),
+        ({"teacher": False}, "--no-teacher"),
+        ({"keep_teacher": True}, "--keep-teacher"),
+        ({"epochs": 3}, "--epochs"),
+    ],
+)
+def test_options_of_networks_are_refused(options, name):
+    with pytest.raises(ValueError, match=f"leave out {name}"):
+        gx.TableSettings(model="process", **options)
+
+
+def test_a_process_is_trained_without_lightning_from_the_command_line(several, tmp_path):
+    code = (
+        "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
+        "from graphxai.cli.main import program; program()"
+    )
+    command = ["train", several, "--target-column", "size", "--model", "process"]
+    command += ["--split", "random", "--out", tmp_path / "run"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, command)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "this model" in done.stdout
+    assert isinstance(gx.load(tmp_path / "run"), KernelProcess)
+
+
+def test_a_learning_curve_has_smaller_processes(several, tmp_path):
+    table = clean_table(several, "smiles", ["size"])
+    folder = train_table(table, tmp_path, model="process", split="random", learning_curve=True)
+    curve = json.loads((folder / "scores.json").read_text())["learning_curve"]
+    assert [point["share"] for point in curve] == [0.125, 0.25, 0.5, 1.0]
+    assert all(math.isfinite(p["targets"]["size"]["scores"]["graphormer"]["MAE"][0]) for p in curve)
+
+
+def test_dividing_outputs_by_a_temperature_divides_the_logits(run):
+    model = gx.load(run[0])
+    batch = model.collate([model.prepare("CCO").graph])
+    with torch.no_grad():
+        before = model(batch)
+        model.divide_outputs(slice(0, 1), 2.0)
+        assert torch.allclose(model(batch), before / 2)
