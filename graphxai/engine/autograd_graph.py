@@ -10,7 +10,8 @@ nothing of functions that have a backward pass of their own. Where that might ma
 `Opaque`, and has to be recorded.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -292,3 +293,19 @@ def _identity(saved: Any) -> object:
     if saved.dim() == 0 and saved.device.type == "cpu":
         return saved.dtype, saved.item()
     return saved.data_ptr(), saved.shape, saved.stride(), saved.dtype
+
+
+@contextmanager
+def requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Let tensors require a gradient within the block; the edges to them stay valid.
+
+    Leaves whose relevance is wanted do so anyway.
+    """
+    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            tensor.requires_grad_(False)

@@ -18,8 +18,7 @@ weights of a graph, times these, is the share of that graph.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -29,7 +28,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from graphxai.engine.autograd_graph import AutogradGraph, Opaque
+from graphxai.engine.autograd_graph import AutogradGraph, Opaque, requiring_gradients
 from graphxai.engine.fused import ties_as_computed, uncompiled, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, install_hooks, plan_for
 from graphxai.engine.ledger import BIASES
@@ -51,35 +50,33 @@ TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is 
 
 
 class AddedConstants(NamedTuple):
-    """What a pass adds to signals.
+    """What a pass adds to signals, each with the leaf whose gradient it is multiplied by.
 
     Args:
-        constants: the values of biases, for a BatchNorm with its shift by the mean.
-        parameters: the parameters whose gradients they are multiplied by.
-        inputs: the values of the graph's other attributes, by name.
-        edges: the edges to these attributes.
+        biases: the values of biases, for a BatchNorm with its shift by the mean.
+        inputs: the values of the graph's other attributes, or what was looked up by their codes,
+            each with the name of the attribute first.
     """
 
-    constants: list[Tensor]
-    parameters: list[Tensor]
-    inputs: dict[str, Tensor]
-    edges: list[GradientEdge]
+    biases: list[tuple[Tensor, Any]]
+    inputs: list[tuple[str, Tensor, GradientEdge]]
 
     @property
     def leaves(self) -> list[Any]:
         """The leaves whose gradients the shares need: those of the inputs come first."""
-        return [*self.edges, *self.parameters]
+        return [*(edge for _, _, edge in self.inputs), *(leaf for _, leaf in self.biases)]
 
     def shares_of_inputs(self, request: PassRequest, gradients: list[Tensor]) -> dict[str, Tensor]:
         """Return the share (B,) of each input, by name."""
         shares: dict[str, Tensor] = {}
-        for (name, value), gradient in zip(self.inputs.items(), gradients, strict=False):
+        for (name, value, _), gradient in zip(self.inputs, gradients, strict=False):
             by_entry = value * gradient.detach()
             by_row = by_entry.flatten(1).sum(1) if by_entry.dim() > 1 else by_entry
             graphs = request.graphs_of(name)
             if graphs is None:
                 graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
-            shares[name] = by_row.new_zeros(len(request.layout.mask)).index_add(0, graphs, by_row)
+            before = shares.get(name, by_row.new_zeros(len(request.layout.mask)))
+            shares[name] = before.index_add(0, graphs, by_row)
         return shares
 
     def share_of_biases(self, gradients: list[Tensor], like: Tensor) -> Tensor:
@@ -88,20 +85,45 @@ class AddedConstants(NamedTuple):
         Args:
             like: a tensor of the type that the share has without biases.
         """
-        of_biases = [
-            (constant * gradient).sum()
-            for constant, gradient in zip(
-                self.constants, gradients[len(self.edges) :], strict=False
-            )
-        ]
-        return torch.stack(of_biases).sum() if of_biases else torch.zeros_like(like).sum()
+        pairs = zip(self.biases, gradients[len(self.inputs) :], strict=True)
+        shares = [(constant * gradient).sum() for (constant, _), gradient in pairs]
+        return torch.stack(shares).sum() if shares else torch.zeros_like(like).sum()
 
 
-def shift_of_batch_norm(bias: Tensor, node: Node) -> Tensor:
-    """Return what a BatchNorm with running statistics adds to its scaled input, (C,)."""
-    mean, variance = node._saved_running_mean, node._saved_running_var
-    shift: Tensor = mean * node._saved_weight.detach() * (variance + node._saved_eps).rsqrt()
-    return bias - shift
+def _added_constants(
+    request: PassRequest, graph: AutogradGraph, plan: HookedPlan, edges: dict[str, GradientEdge]
+) -> AddedConstants:
+    """Return what a pass adds to signals.
+
+    Args:
+        edges: those to the attributes that gradients lead to, by name.
+    """
+    added = AddedConstants([], [(n, request.others[n].detach(), e) for n, e in edges.items()])
+    for parameter, batch_norm, lookup in plan.additions:
+        leaf: Any = None if parameter is None else graph.nodes[parameter].variable
+        if lookup is not None:
+            codes = graph.nodes[lookup]._saved_indices
+            if (name := request.attribute_of(codes)) is not None:
+                rows = torch.nn.functional.embedding(codes, leaf.detach())
+                added.inputs.append((name, rows, GradientEdge(graph.nodes[lookup], 0)))
+                continue
+        if batch_norm is None:
+            constant = leaf.detach()
+        elif leaf is not None:
+            constant = leaf.detach() - _shift_of_batch_norm(graph.nodes[batch_norm])
+        else:
+            leaf = GradientEdge(graph.nodes[batch_norm], 0)
+            axes = len(leaf.node._input_metadata[0].shape) - 2
+            constant = -_shift_of_batch_norm(leaf.node).view(1, -1, *[1] * axes)
+        added.biases.append((constant, leaf))
+    return added
+
+
+def _shift_of_batch_norm(node: Node) -> Tensor:
+    """Return what a BatchNorm with running statistics subtracts from its scaled input, (C,)."""
+    scale = (node._saved_running_var + node._saved_eps).rsqrt()
+    shift: Tensor = node._saved_running_mean * scale
+    return shift if node._saved_weight is None else shift * node._saved_weight.detach()
 
 
 # -- under the affine rules ------------------------------------------------------------------------
@@ -293,7 +315,7 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
     """
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
-    with torch.enable_grad(), _requiring_gradients(inputs.values()):
+    with torch.enable_grad(), requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
         hooks = RemovableHandle.next_id
         with uncompiled(request.module), with_plain_attention(), ties_as_computed():
@@ -311,15 +333,7 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
         raise Opaque("an output that does not depend on the nodes")
     plan = plan_for(request, graph, rules, hooks)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
-    parameters = [graph.nodes[a.parameter].variable for a in plan.additions]
-    added = AddedConstants(
-        [parameter.detach() if a.batch_norm is None
-         else shift_of_batch_norm(parameter.detach(), graph.nodes[a.batch_norm])
-         for parameter, a in zip(parameters, plan.additions, strict=True)],
-        parameters,
-        {name: request.others[name].detach() for name in edges},
-        list(edges.values()),
-    )  # fmt: skip
+    added = _added_constants(request, graph, plan, edges)
     return _HookedPass(of, leaf, outputs, plan, added, request is not of)
 
 
@@ -333,22 +347,6 @@ def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
     if len(request.layout.mask) > 1 and any(request.graphs_of(name) is None for name in inputs):
         raise Opaque("an attribute whose rows are of no graph")
     return inputs
-
-
-@contextmanager
-def _requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Let tensors require a gradient within the block; the edges to them stay valid.
-
-    Leaves whose relevance is wanted do so anyway.
-    """
-    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
-    for tensor in tensors:
-        tensor.requires_grad_()
-    try:
-        yield
-    finally:
-        for tensor in tensors:
-            tensor.requires_grad_(False)
 
 
 # -- the comparison with a recorded pass -----------------------------------------------------------

@@ -21,11 +21,19 @@ from graphxai.engine.autograd_graph import (
     bound_operation,
     shape_of,
 )
-from graphxai.engine.ledger import STRUCTURE, nonlinearities
-from graphxai.engine.operations import GATES, LOOKUPS, NODES_OF_GRAPH, SAME, operation, that
+from graphxai.engine.ledger import nonlinearities
+from graphxai.engine.operations import (
+    ADDITIONS,
+    GATES,
+    LOOKUPS,
+    NODES_OF_GRAPH,
+    SAME,
+    operation,
+    that,
+)
 from graphxai.engine.plan import ReplayPlan, make_plan
 from graphxai.engine.replay import built_in_rule, custom_rule
-from graphxai.engine.request import NODES, PassRequest
+from graphxai.engine.request import NODES, STRUCTURE, PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import BuiltInRule, Node, ToInput, saved
 from graphxai.engine.trace import Op, Ref, refs_in
@@ -38,10 +46,18 @@ Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 
 
 class Addition(NamedTuple):
-    """A parameter that is added to a signal: the places of its node and of a BatchNorm's."""
+    """A parameter that is added to a signal.
 
-    parameter: int
+    Args:
+        parameter: the place of its node, or None for a BatchNorm without a bias.
+        batch_norm: the place of the BatchNorm's node, whose shift by its mean is added, too.
+        lookup: the place of the node that looked it up by codes of an attribute, whose line of the
+            ledger it belongs to.
+    """
+
+    parameter: int | None
     batch_norm: int | None = None
+    lookup: int | None = None
 
 
 class HookAt(NamedTuple):
@@ -288,36 +304,36 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
         for place in operation(op.name).adds:
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
-                    for value in _parameters_behind(request, trace, ref.value):
-                        yield Addition(trace.results[value][0])
+                    yield from _parameters_behind(request, trace, ref.value)
 
 
 def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> Addition:
     """Return the bias of a BatchNorm, which stands for the shift by its mean, too."""
-    _, weight, bias, mean, _, training = op.args
+    _, _, bias, mean, _, training = op.args
     if training is not False or mean is None:
         raise Opaque("a BatchNorm with the statistics of the batch", op.name)
-    if type(bias) is not Ref or type(weight) is not Ref or bias.value not in trace.parameters:
-        raise Opaque("a BatchNorm without a bias", op.name)
+    if type(bias) is not Ref or bias.value not in trace.parameters:
+        return Addition(None, trace.places[op.number])
     return Addition(trace.results[bias.value][0], trace.places[op.number])
 
 
-def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> list[int]:
-    """Return the parameters that a constant was moved from."""
-    todo, parameters = [value], []
+def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> Iterator[Addition]:
+    """Yield the parameters that a constant was moved from, looked up from, or is a sum of."""
+    todo = [value]
     while todo:
         value = todo.pop()
         op = trace.op_of(value)
         if op is None:
             if value in trace.parameters:
-                parameters.append(value)
+                yield Addition(trace.results[value][0])
         elif op.name in LOOKUPS and not _has_codes(request):
             todo.append(op.reads[0].value)
-        elif op.name in _MOVES:
+        elif op.name == "embedding" and op.reads[0].value in trace.parameters:
+            yield Addition(trace.results[op.reads[0].value][0], lookup=trace.places[op.number])
+        elif op.name in _MOVES | ADDITIONS:
             todo += [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
         else:
             raise Opaque(f"a constant that is computed by {op.name}", op.name)
-    return parameters
 
 
 def _has_codes(request: PassRequest) -> bool:

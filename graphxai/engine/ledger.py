@@ -18,10 +18,10 @@ from graphxai.engine import operations as kinds
 from graphxai.engine.flow_queries import factors_of, is_root
 from graphxai.engine.plan import ReplayPlan, Rule
 from graphxai.engine.replay import by_rule, custom_rule, has_rule, out_of_place, replay, rule_for
+from graphxai.engine.request import STRUCTURE
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
 
 BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"  # lines of the ledger
-STRUCTURE = {"edge_index", "batch", "ptr"}  # indices, which choose among parameters
 
 
 @dataclass(frozen=True, eq=False)

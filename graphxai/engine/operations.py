@@ -13,24 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from graphxai.engine.rules import (
-    BuiltInRule,
-    batch_norm,
-    batch_norm_running,
-    group_norm,
-    group_norm_backward,
-    layer_norm,
-    layer_norm_backward,
-    log_softmax,
-    ratio,
-    ratio_above_zero,
-    ratio_backward,
-    rms_norm,
-    rms_norm_backward,
-    variance,
-)
-
-from . import fused
+from graphxai.engine import fused, rules
+from graphxai.engine.rules import BuiltInRule
 
 
 class Saved(NamedTuple):
@@ -123,12 +107,15 @@ def _camel(name: str) -> str:
     return "".join(part.title() for part in name.strip("_").split("_"))
 
 
-_RATIO = BuiltInRule("activation", ratio, ratio_backward)
-_RATIO_OF_RESULT = BuiltInRule("activation", ratio)  # where a node has not saved its input
-_ABOVE_ZERO = BuiltInRule("activation", ratio_above_zero)
-_VARIANCE = BuiltInRule("activation", variance)
-_RUNNING = BuiltInRule("layernorm", batch_norm_running)
-_BATCH = BuiltInRule("layernorm", batch_norm)
+_RATIO = BuiltInRule("activation", rules.ratio, rules.ratio_backward)
+_RATIO_OF_RESULT = BuiltInRule("activation", rules.ratio)  # where a node has not saved its input
+_ABOVE_ZERO = BuiltInRule("activation", rules.ratio_above_zero)
+_VARIANCE = BuiltInRule("activation", rules.variance)
+_RUNNING = BuiltInRule("layernorm", rules.batch_norm_running)
+_BATCH = BuiltInRule("layernorm", rules.batch_norm)
+_INTO_GROUPS: Any = {"nodes": "gather", "positive": "summed", "adds": (0, 3)}
+_PRODUCT: Any = {"nodes": "product", "positive": "multiplied"}
+_PLUS: Any = {**_PRODUCT, "adds": (0,)}
 
 _TABLE: list[Operation] = [
     # the same entries, elsewhere
@@ -178,15 +165,11 @@ _TABLE: list[Operation] = [
     *_linear("index_fill", "fills"),
     *_linear("fill", "fills valueless"),
     # sums
-    *_rows("sum", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
-    *_rows("mean", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
+    *_rows("sum mean", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
     *_rows("nansum", "sum gated", nodes="reduce", positive="summed"),
-    *_rows("scatter_add", "sum", "0,3 dim:1 @index:2", nodes="gather", positive="summed",
-           adds=(0, 3)),
-    *_rows("index_add", "sum", "0,3 dim:1 alpha @index:2", nodes="gather", positive="summed",
-           adds=(0, 3)),
-    *_rows("scatter_reduce", "sum", "0,3 dim:1 reduce:4 include_self @index:2", nodes="gather",
-           positive="summed", adds=(0, 3)),
+    *_rows("scatter_add", "sum", "0,3 dim:1 @index:2", **_INTO_GROUPS),
+    *_rows("index_add", "sum", "0,3 dim:1 alpha @index:2", **_INTO_GROUPS),
+    *_rows("scatter_reduce", "sum", "0,3 dim:1 reduce:4 include_self @index:2", **_INTO_GROUPS),
     *_rows("index_reduce", "sum closed", nodes="gather", positive="summed"),
     *_rows("cumsum", "sum closed", "dim:1", positive="summed"),
     *_rows("segment_reduce", "sum closed", positive="summed"),
@@ -232,24 +215,20 @@ _TABLE: list[Operation] = [
            "other:1", positive="multiplied"),
     *_rows("div", "scaling entry scale way multiple", "0,1 @other:1", "other:1",
            positive="quotient"),
-    *_rows("mm", "matrix mm", "0,1 @self:0 @mat2:1", nodes="product", positive="multiplied"),
-    *_rows("bmm", "matrix mm", "0,1 @self:0 @mat2:1", nodes="product", positive="multiplied"),
-    *_rows("mv", "matrix", "0,1 @self:0 @vec:1", nodes="product", positive="multiplied"),
-    *_rows("dot", "matrix scale squares", "0,1 @self:0 @tensor:1", nodes="product",
-           positive="multiplied"),
-    *_rows("addmm", "matrix mm plus", "0,1,2 alpha beta @mat1:1 @mat2:2", nodes="product",
-           positive="multiplied", adds=(0,), sums=1),
-    *_rows("baddbmm", "matrix mm plus", "0,1,2 alpha beta @batch1:1 @batch2:2", nodes="product",
-           positive="multiplied", adds=(0,), sums=1),
-    *_rows("addmv addbmm", "matrix plus", nodes="product", positive="multiplied", adds=(0,)),
+    *_rows("mm bmm", "matrix mm", "0,1 @self:0 @mat2:1", **_PRODUCT),
+    *_rows("mv", "matrix", "0,1 @self:0 @vec:1", **_PRODUCT),
+    *_rows("dot", "matrix scale squares", "0,1 @self:0 @tensor:1", **_PRODUCT),
+    *_rows("addmm", "matrix mm plus", "0,1,2 alpha beta @mat1:1 @mat2:2", **_PLUS, sums=1),
+    *_rows("baddbmm", "matrix mm plus", "0,1,2 alpha beta @batch1:1 @batch2:2", **_PLUS, sums=1),
+    *_rows("addmv addbmm", "matrix plus", **_PLUS),
     *_rows("addr", "matrix plus", nodes="none", positive="multiplied", adds=(0,)),
-    *_rows("vdot", "matrix", nodes="product", positive="multiplied"),
+    *_rows("vdot", "matrix", **_PRODUCT),
     *_rows("convolution", "matrix", nodes="convolution", positive="multiplied", adds=(2,)),
     *_rows("_addmm_activation", "matrix", nodes="none", positive="multiplied"),
     # weights, gates and lengths
     *_rows("_softmax _safe_softmax", "softmax", "dim"),
     *_rows("_sparse_softmax", "softmax"),
-    *_rows("_log_softmax", "logarithm", rule=BuiltInRule("attention", log_softmax)),
+    *_rows("_log_softmax", "logarithm", rule=BuiltInRule("attention", rules.log_softmax)),
     *_rows("logsumexp", "logarithm statistic closed", nodes="reduce"),
     *_rows("logcumsumexp", "closed"),
     *_rows("sigmoid hardsigmoid", "entry gate kernel", ""),
@@ -288,11 +267,11 @@ _TABLE: list[Operation] = [
     *_rows("round floor ceil trunc frac heaviside", "cuts"),
     # norms
     *_rows("native_layer_norm", "norm closed", "0,2,3 normalized_shape:1", adds=(3,), sums=4,
-           rule=BuiltInRule("layernorm", layer_norm, layer_norm_backward)),
+           rule=BuiltInRule("layernorm", rules.layer_norm, rules.layer_norm_backward)),
     *_rows("native_group_norm", "norm closed", "0,1,2 group", adds=(2,),
-           rule=BuiltInRule("layernorm", group_norm, group_norm_backward)),
+           rule=BuiltInRule("layernorm", rules.group_norm, rules.group_norm_backward)),
     *_rows("_fused_rms_norm", "norm", "0,2 normalized_shape:1",
-           rule=BuiltInRule("layernorm", rms_norm, rms_norm_backward)),
+           rule=BuiltInRule("layernorm", rules.rms_norm, rules.rms_norm_backward)),
     *_rows("native_batch_norm", "norm", "0,1,2 running_mean:3 running_var:4 training:5",
            adds=(2, 3), sums=4, rule=_BATCH),
     *_rows("cudnn_batch_norm", "norm", rule=_BATCH),

@@ -169,8 +169,7 @@ def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
     zeros and minus infinity, add nothing. But buffers may change, also those of zeros.
     """
     lines = LedgerLines(plan.trace, request.names)
-    floats = (name for name, tensor in request.others.items() if tensor.is_floating_point())
-    expected = {BIASES, *floats}
+    expected = {BIASES, *request.others}
     for op in plan.passing:
         for line, ref in lines.added_by(plan, op):
             if line == BIASES and ref is not None and op.name not in NORMS:

@@ -6,20 +6,32 @@ precedes those built in.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from graphxai.engine.operations import PLUS_PRODUCT, PRODUCTS, operation
-from graphxai.engine.plan import ReplayPlan, ValueReplacement
+from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
 from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
-from graphxai.engine.trace import WEIGHTS, Op, Ref, fill_refs, not_followed, pair_refs
+from graphxai.engine.trace import (
+    WEIGHTS,
+    Op,
+    Ref,
+    Trace,
+    fill_refs,
+    not_followed,
+    pair_refs,
+    refs_in,
+)
 from graphxai.rules import conservative as rules_of
+from graphxai.rules.conservative import Rules
 from graphxai.rules.operation_rule import BoundOperation, OperationRule
 
+LOST = 1e-4  # of the largest gradient: what differs by more is lost
+ROUNDINGS = 16  # of the least precise type that a pass computes in
 TensorOf = Callable[[Ref], Tensor]
 RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
 
@@ -106,10 +118,7 @@ class Replay:
             first = int(op.name in PLUS_PRODUCT)
             for place in (first, first + 1):
                 args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
-        out = (self.run_op or self._by_rule)(op, args, kwargs)
-        if self._loses_gradient(op, args, out):
-            raise not_followed(f"{op.name}, which passes no gradient on,", op.path)
-        return out
+        return (self.run_op or self._by_rule)(op, args, kwargs)
 
     def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of an operation, without those that it holds constant.
@@ -126,13 +135,6 @@ class Replay:
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return by_rule(op, args, kwargs, rule_for(self.plan, op))
-
-    def _loses_gradient(self, op: Op, args: Sequence[Any], out: Any) -> bool:
-        """Return whether an operation cuts a gradient that autograd had in the recorded pass."""
-        if not torch.is_grad_enabled() or _requires_grad(out) or not _requires_grad(args):
-            return False
-        passes = any(self.plan.signal[ref.value] for ref in op.makes)
-        return passes and custom_rule(self.plan, op) is None
 
     def _holding(self, op: Op) -> TensorOf:
         """Return a function like `value` that detaches what an operation holds constant."""
@@ -168,11 +170,6 @@ def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function 
     if isinstance(op.result, list) and isinstance(out, Tensor):  # a custom rule makes the first
         out = (out, *[None] * (len(op.result) - 1))
     return args[0].copy_(out) if op.in_place else out
-
-
-def _requires_grad(values: Any) -> bool:
-    """Return whether a gradient flows to any of the tensors."""
-    return any(isinstance(v, Tensor) and v.requires_grad for v in tree_leaves(values))
 
 
 def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> TensorOf:
@@ -273,3 +270,127 @@ def vanishes_at_zero(op: Op) -> bool:
         return True
     low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
     return bool(low <= 0 <= high)
+
+
+# -- the proof that nothing is lost ----------------------------------------------------------------
+
+
+def own_gradient(call: Callable[[Tensor], Any], rows: Tensor) -> Tensor | None:
+    """Return autograd's own gradient of a weighted sum of the outputs by the rows of nodes.
+
+    Returns None if there is none, or if a backward pass is written in Python, which may say
+    something else than the pass.
+    """
+    leaf = rows.detach().requires_grad_()
+    with suppress(RuntimeError), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        output = call(leaf)
+        visited, todo = set[Any](), [output.grad_fn]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, torch._C._FunctionBase):
+                return None
+            if node is not None and node not in visited:
+                visited.add(node)
+                todo += [parent for parent, _ in node.next_functions]
+        return _gradients([output], {0: leaf})[0]
+    return None
+
+
+def refuse_lost_gradients(
+    trace: Trace,
+    slot: int,
+    own: Callable[[Tensor], Tensor | None],
+    proved: set[object],
+    first: Tensor | None = None,
+) -> None:
+    """Compare the gradient of a recorded pass that runs again with autograd's own.
+
+    Without rules both have to be equal. It is done for a pass with operations that no earlier one
+    had, and takes two plain gradients.
+
+    Args:
+        slot: the input that holds the nodes' rows.
+        own: returns `own_gradient` at some rows.
+        proved: the operations of earlier passes, each with its module. Those of this pass are
+            added.
+        first: what `own` returned for the rows of the pass, if it was called.
+
+    Raises:
+        ValueError: they differ by more than rounding; the message names operation and module.
+    """
+    operations = {(op.func, op.path) for op in trace.ops}
+    rows = trace.memory.tensors[slot]
+    if operations <= proved or trace.random_calls or trace.random_results or not rows.numel():
+        return
+    wanted = None if _cuts_or_hooks(trace) else first if first is not None else own(rows)
+    if wanted is None:
+        proved |= operations
+        return
+    again = {trace.flow.slot_of_value.index(slot): rows.detach().requires_grad_()}
+    (value,) = again
+    with torch.enable_grad():
+
+        def run(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            out = by_rule(op, args, kwargs, None)
+            again.update((ref.value, part) for ref, part in pair_refs(op.result, out))
+            return out
+
+        plan = make_plan(trace, Roles(), Rules())
+        replayed = replay(plan, {slot: again[value]}, run_op=run)
+        outputs = refs_in(trace.output)
+        passed = _gradients([replayed.value(ref) for ref in outputs], again)
+        types = {t.dtype for t in trace.memory.tensors if t.dtype.is_floating_point}
+        allowed = max(LOST, *(ROUNDINGS * torch.finfo(dtype).eps for dtype in types))
+
+        def differ(wanted: Tensor, passed: Tensor) -> bool:
+            if not wanted.numel():
+                return False
+            gap = (wanted - passed).abs().nan_to_num().amax()
+            return bool(gap > allowed * wanted.abs().nan_to_num().amax())
+
+        same = not differ(wanted, passed[value])
+        nearby = rows * (1 + ROUNDINGS * torch.finfo(rows.dtype).eps)
+        if not same and (near := own(nearby)) is not None:
+            noise = (near - wanted).abs().amax()  # deep networks without norms amplify rounding
+            same = bool((wanted - passed[value]).abs().amax() <= ROUNDINGS * noise)
+        if same:
+            proved |= operations
+            return
+        recorded = {v: trace.tensor(v) for v in again}  # its results have autograd's history
+        history = _gradients([trace.tensor(ref.value) for ref in outputs], recorded)
+    lost = {v for v in again if v in passed and differ(history[v], passed[v])}
+
+    for op in trace.ops:
+        made = [ref.value for ref in op.makes if ref.value in again]
+        read = [ref.value for ref in op.reads if ref.value in again]
+        goes_on = any(again[v].requires_grad for v in made) or not any(plan.signal[v] for v in made)
+        if any(again[v].requires_grad for v in read) and not goes_on:
+            raise not_followed(f"{op.name}, which passes no gradient on,", op.path)
+    ops = (op for op in reversed(trace.ops) if lost.intersection(ref.value for ref in op.reads))
+    op = next((op for op in ops if lost.isdisjoint(ref.value for ref in op.makes)), trace.ops[-1])
+    raise not_followed(f"{op.name}, whose gradient is not autograd's own,", op.path)
+
+
+def _cuts_or_hooks(trace: Trace) -> bool:
+    """Whether hooks change gradients, or values left PyTorch and came back.
+
+    These are cut off, which a warning says.
+    """
+    flow = trace.flow
+    outside = (v for v, maker in enumerate(flow.maker) if maker < 0 and flow.depends[v] & 1)
+    came_back = any(flow.slot_of_value[value] not in trace.inputs for value in outside)
+    return came_back or any(tensor._backward_hooks for tensor in trace.memory.tensors)
+
+
+def _gradients(outputs: list[Tensor], values: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Return the gradients of the sum of outputs, in which all weights differ, by value."""
+    weighted = [(x * (1 + torch.arange(x.numel()).view_as(x) / x.numel())).sum() for x in outputs]
+    weighted = [total for total in weighted if total.requires_grad]
+    of = {v: tensor for v, tensor in values.items() if tensor.requires_grad and weighted}
+    gradients = torch.autograd.grad(weighted, list(of.values()), allow_unused=True) if of else ()
+    by_value = dict(zip(of, gradients, strict=True))
+    return {
+        v: torch.zeros(tensor.shape).to(tensor) if (g := by_value.get(v)) is None else g.to_dense()
+        for v, tensor in values.items()
+        if not tensor.is_nested
+    }

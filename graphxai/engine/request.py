@@ -10,18 +10,27 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from graphxai.engine.autograd_graph import Opaque
 from graphxai.engine.fused import uncompiled
 from graphxai.engine.recording import recording
-from graphxai.engine.trace import Trace
+from graphxai.engine.replay import own_gradient, refuse_lost_gradients
+from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
 from graphxai.runtime.scope import Blocks
 
 Tier: TypeAlias = Literal["hooks", "recording"]
 TRIES = 3  # passes that may fail under the same rules before all are recorded
 NAMED = 3  # modules that a reason names at most
+WRITE_TO_VIEW = "CopySlices"  # the node that autograd puts in place of a write into a view
+REMEDIES = (  # by the beginning of a reason, what to write instead
+    (WRITE_TO_VIEW, "return a new tensor instead of writing into a view"),
+    ("a look-up of codes", "let the model read the codes from an attribute of the graph"),
+    ("a BatchNorm with", "give it running statistics"),
+    ("a constant that is computed", "compute the constant once and keep it as a parameter"),
+)
 
 _hooks_allowed: Blocks[bool] = Blocks("graphxai_hooks", True)
 
@@ -47,6 +56,7 @@ class PassMemory:
         self._failures: dict[Rules, list[Opaque]] = {}
         self._warned = False
         self.beside_empty = True
+        self.proved: set[object] = set()  # operations in modules, with autograd's own gradients
 
     def __deepcopy__(self, _: Any) -> "PassMemory":
         return self
@@ -98,7 +108,7 @@ class PassMemory:
             return
         why = failures[-1]
         if why.operation is not None:
-            ops = (op for op in trace.ops if _plain(op.name) == _plain(why.operation))
+            ops = (op for op in trace.ops if _is_meant(trace, op, why.operation))
             places = sorted({op.path or name for op in ops})
             form = "{} in {}"
         else:
@@ -106,7 +116,10 @@ class PassMemory:
             form = "{} ({})"
         if places:
             shown = [*places[:NAMED], "..."] if len(places) > NAMED else places
-            failures[-1] = Opaque(form.format(why, ", ".join(shown)))
+            remedy = next(
+                (f"; {text}" for start, text in REMEDIES if str(why).startswith(start)), ""
+            )
+            failures[-1] = Opaque(form.format(why, ", ".join(shown)) + remedy)
         if not self._warned and _hooks_allowed.get():
             self._warned = True
             self.warn_of_recording(name, str(failures[-1]))
@@ -120,11 +133,20 @@ class PassMemory:
         )
 
 
+def _is_meant(trace: Trace, op: Op, operation: str) -> bool:
+    """Whether a recorded operation is the one of a reason."""
+    if operation == WRITE_TO_VIEW:
+        slot = op.makes[0].slot if op.in_place else -1
+        return slot >= 0 and trace.memory.storage[slot] != slot
+    return _plain(op.name) == _plain(operation)
+
+
 def _plain(operation: str) -> str:
     """Return the name of an operation, or of its node in autograd's graph, in the same spelling."""
     return re.sub(r"Backward\d*$", "", operation).replace("_", "").lower()
 
 
+STRUCTURE = {"edge_index", "batch", "ptr"}  # indices, which choose among parameters
 NODES = 1  # the bit of the nodes' rows; those of the graph's other attributes follow
 # errors of models that were written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
@@ -232,6 +254,21 @@ class PassRequest:
         others = {**self.others, **self.leaves}
         return replace(self, call=self.call_with_leaves, others=others)
 
+    def attribute_of(self, codes: Tensor) -> str | None:
+        """Return the attribute that has these codes, or None if they are of the structure.
+
+        Raises Opaque if no attribute has them as its entries or a column, or several have.
+        """
+        names = []
+        for name, tensor in self.others.items():
+            columns = tensor.flatten(1).unbind(1) if tensor.dim() > 1 else ()
+            if len(tensor) == len(codes) and not tensor.is_floating_point():
+                alike = (torch.equal(x.flatten(), codes.flatten()) for x in (tensor, *columns))
+                names += [name] if any(alike) else []
+        if len(names) != 1:
+            raise Opaque("a look-up of codes that the model computes", "embedding")
+        return None if names[0] in STRUCTURE else names[0]
+
     def relevance_of_tokens(self, gradient: Tensor) -> Tensor:
         """Return the relevance (B, T) of the rows, given the gradient of the outputs by them."""
         by_row = (self.rows.detach() * gradient).sum(-1)  # (n,) or (B, S)
@@ -255,16 +292,28 @@ class PassBesideEmpty(NamedTuple):
 
 
 def record_pass(request: PassRequest) -> Trace:
-    """Record one pass. The nodes have the bit `NODES`, and each other input has its own bit."""
+    """Record one pass. The nodes have the bit `NODES`, and each other input has its own bit.
+
+    Raises ValueError if its gradients are not the model's own.
+    """
 
     def run(leaf: Tensor, graded: bool) -> Trace:
         inputs = [leaf, *request.others.values()]
         with uncompiled(request.module), recording(request.module, inputs, graded) as end:
             return end(request.call(leaf))
 
+    def own(rows: Tensor) -> Tensor | None:
+        with uncompiled(request.module):
+            return own_gradient(request.call, rows)
+
+    proved = request.memory.proved
+    # what hooks of a user see last is the recorded pass
+    first = None if proved else own(request.rows)
     try:
-        return run(request.rows.detach().requires_grad_(), graded=True)
+        trace = run(request.rows.detach().requires_grad_(), graded=True)
     except RuntimeError as error:
         if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
             raise
-    return run(request.rows.detach(), graded=False)
+        return run(request.rows.detach(), graded=False)
+    refuse_lost_gradients(trace, trace.slot_of(NODES), own, proved, first)
+    return trace

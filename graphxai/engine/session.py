@@ -296,13 +296,10 @@ def computing_by_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> Iterato
         yield acted
 
 
-def paths_under_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> set[str]:
+def paths_under_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> frozenset[str]:
     """Return the paths of the modules that compute by these rules."""
-    return {
-        path
-        for path, part in model.named_modules()
-        if _rule_of_class(type(part), rules) is not None
-    }
+    named = model.named_modules()
+    return frozenset(path for path, part in named if _rule_of_class(type(part), rules))
 
 
 def _rule_of_class(module_class: type, rules: Sequence[ModuleRule]) -> ModuleRule | None:

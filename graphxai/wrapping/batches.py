@@ -225,14 +225,24 @@ class WrappedBatch:
         subgraphs = [restricted(g, keep[b, :n], roles) for b, (g, n) in pairs]
         return collate_graphs(subgraphs if last is None else [*subgraphs, graphs[last]])
 
-    def emptied(self, last: int, attributes: Collection[str] | None = None) -> "WrappedBatch":
-        """Remove all nodes, and append the whole graph number `last`, as `without` does.
+    def emptied(
+        self, row: int, count: int, attributes: Collection[str] | None = None
+    ) -> "WrappedBatch":
+        """Remove all nodes, and append the first nodes of one graph, which PyG's pooling needs.
 
-        If the graphs are equal without their nodes, one of them stands for all. `attributes` are
-        the names of the attributes that the model reads, or None if it reads all.
+        If the graphs are equal without their nodes, one of them stands for all.
+
+        Args:
+            row: the number of the graph.
+            count: how many of its nodes stay.
+            attributes: the names of the attributes that the model reads, or None if it reads all.
         """
         graphs = self.examples()
-        return collate_graphs([*_without_nodes(graphs, attributes), graphs[last]])
+        beside = graphs[row]
+        if count < int(self.num_nodes[row]):
+            first = torch.arange(int(self.num_nodes[row]), device=self.x.device) < count
+            beside = restricted(beside, first, attribute_roles(graphs, attributes))
+        return collate_graphs([*_without_nodes(graphs, attributes), beside])
 
     def beside_empty(self, attributes: Collection[str] | None = None) -> "WrappedBatch | None":
         """Put a graph without nodes before the others, or return None if there are several.

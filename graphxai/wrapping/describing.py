@@ -23,6 +23,7 @@ from .batches import WrappedBatch, is_real
 from .chosen import PAIR
 from .heterogeneous import OF_TYPES, SCHEMA
 
+LARGE, SEVERAL = 128, 8  # nodes of a graph, graphs of a batch
 Wrapped = Any  # a WrappedModel, whose file imports this one
 NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that do not count as further inputs
 
@@ -103,9 +104,14 @@ def pass_beside_empty(
         return None
     if any(name in batch.graphs for name in (EXPLAINED_NODE, PAIR, SCHEMA)):
         return None
+    if batch.mask.shape[1] > LARGE and len(batch) < SEVERAL:
+        return None  # padding to the size of large graphs costs more than a pass of a few nodes
     if len(batch) == 1 and not model.checks.has_looked_for_mixing:
-        return None  # a single graph is not the occasion to warn that the model mixes several
-    if not (model.shares_passes(batch) and bool((shown == batch.mask).all())):
+        # a single graph is not the occasion to warn that the model mixes several
+        shares = not model.goes_alone(batch.data_of(0)) and not model.lookups.in_parts
+    else:
+        shares = model.shares_passes(batch)
+    if not (shares and bool((shown == batch.mask).all())):
         return None
     if model.checks.changes_beside_empty:
         return None

@@ -149,6 +149,8 @@ class ModelChecks:
             alone = None if self._ends is None else self._ends.outputs
             self._stays_beside_empty = (
                 alone is not None
+                and self._ends is not None
+                and self._ends.mixed_in is None
                 and bool(outputs.isfinite().all())
                 and nearly_equal(outputs[1:][[0, -1]], alone)
             )

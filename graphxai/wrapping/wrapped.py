@@ -1,7 +1,7 @@
 """A user's model that meets the contract in `contract.model` without changes to its code."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ from .padding_check import PaddingCheck
 from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 
+FEW = 8  # nodes beside which a model shows its output without nodes
 # the checks that hold within a block in which the model is explained
 _checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)
 
@@ -274,21 +275,23 @@ class WrappedModel(ShownModel, ModuleView):
         """Return the outputs (B, C) of these graphs without nodes, with NaN if they are not finite.
 
         If the model cannot run on such graphs, or hides nodes by setting them to zero, return None.
+        They run beside a few nodes of the smallest graph, or beside all of them if that fails.
         """
-        try:
-            with restoring_attributes(self.running):
+        number = batch.num_nodes.masked_fill(batch.num_nodes == 0, batch.mask.shape[1] + 1)
+        smallest = int(number.argmin())
+        whole = int(batch.num_nodes[smallest])
+        for count in sorted({min(whole, FEW), whole}):
+            with suppress(RuntimeError, ValueError, IndexError), restoring_attributes(self.running):
                 if batch.graphs is None:
                     hides = self.settings.graph_token and self._masks_padding
                     no_nodes = torch.zeros_like(batch.mask)
                     return self.encode(self.embed(batch), batch, no_nodes) if hides else None
                 if not self.shares_passes(batch):
                     return outputs_without_any_nodes(self, batch)
-                last = int(batch.num_nodes.argmax())
-                emptied = batch.emptied(last, self.attributes_read())
-                rows = self.embed(batch)[last, 1:][batch.mask[last]]
+                emptied = batch.emptied(smallest, count, self.attributes_read())
+                rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
                 return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
-        except (RuntimeError, ValueError, IndexError):
-            return None
+        return None
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
         """Split each node's `x . gradient` into features (B, N, F), if features have names.

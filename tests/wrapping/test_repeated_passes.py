@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GINConv, GPSConv, global_add_pool, global_mean_pool
 
 import graphxai as gx
+from graphxai.engine import hooked_plan
 from graphxai.engine.request import recorded_only
 
 DIM = 8
@@ -157,6 +158,15 @@ def test_the_model_runs_once_for_a_batch_beside_a_graph_without_nodes():
     module.calls.clear()
     gx.explain(model, [ring(5, 2), ring(3, 3), ring(7, 4)])
     assert module.calls == [15]
+
+
+def test_the_second_call_for_one_graph_finds_the_plan_of_the_first(monkeypatch):
+    model, made = gx.wrap(Gps().eval(), kind="regression"), []
+    make = hooked_plan._make_plan
+    monkeypatch.setattr(hooked_plan, "_make_plan", lambda *args: made.append(1) or make(*args))
+    for _ in range(3):
+        gx.explain(model, ring(6))
+    assert len(made) == 1
 
 
 class WithConstants(Gps):

@@ -1,0 +1,124 @@
+"""No function of PyTorch loses a gradient in silence: a pass that would is refused by name."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from graphxai.engine.plan import Roles, make_plan
+from graphxai.engine.replay import replay
+from graphxai.engine.request import NodeLayout, PassMemory, PassRequest, record_pass
+from graphxai.engine.trace import Trace
+from graphxai.rules.conservative import Rules
+
+N = 4
+PLACES = (torch, torch.linalg, torch.sparse, torch.special, nn.functional, torch.Tensor)
+# they end the process, need several processes, or change what other tests do
+LEFT_OUT = {
+    "compile", "save", "load", "set_default_tensor_type", "set_printoptions", "seed", "manual_seed",
+    "fork", "wait", "segment_reduce", "set_", "share_memory_", "backward", "register_hook",
+    "requires_grad_", "retain_grad", "detach_", "share_memory", "set_data", "apply_", "map_",
+    "map2_", "module_load",
+}  # fmt: skip
+FORMS = {
+    "dense": lambda matrix: matrix,
+    "sparse": torch.Tensor.to_sparse,
+    "CSR": torch.Tensor.to_sparse_csr,
+}
+
+
+class OfTwo(nn.Module):
+    """A function of a constant matrix and the rows of nodes, in either order."""
+
+    def __init__(self, function, matrix, swapped):
+        super().__init__()
+        self.function, self.matrix, self.swapped = function, matrix, swapped
+
+    def forward(self, h):
+        matrix, h = self.matrix.clone(), h.clone()  # some functions write to them
+        out = self.function(*((h, matrix) if self.swapped else (matrix, h)))
+        out = out[0] if isinstance(out, tuple | list) else out
+        return out.to_dense() if out.layout != torch.strided else out
+
+
+def functions():
+    """List the functions and methods of PyTorch that may take two tensors, by name."""
+    named = {
+        f"{getattr(place, '__name__', 'torch')}.{name}": getattr(place, name, None)
+        for place in PLACES
+        for name in dir(place)
+        if name not in LEFT_OUT and not (name.startswith("_") or name.startswith("set_"))
+    }
+    return {name: f for name, f in named.items() if callable(f) and not isinstance(f, type)}
+
+
+def own_gradient(module, rows):
+    """Return autograd's gradient of a weighted sum of what a module returns, or None."""
+    leaf = rows.clone().requires_grad_()
+    out = module(leaf)
+    if not isinstance(out, torch.Tensor) or not out.requires_grad or not out.numel():
+        return None
+    (gradient,) = torch.autograd.grad((out * weights(out)).sum(), leaf)
+    return gradient if bool(gradient.isfinite().all()) else None
+
+
+def weights(out):
+    return 1 + torch.arange(out.numel()).view_as(out) / out.numel()
+
+
+def gradient_of_the_list(module, rows):
+    """Return the gradient of the recorded list that runs again, without rules."""
+    request = PassRequest(module, module, rows, NodeLayout.of(torch.ones(1, N, dtype=torch.bool)))
+    trace: Trace = record_pass(request)
+    leaf = rows.clone().requires_grad_()
+    out = replay(make_plan(trace, Roles(), Rules()), {trace.slot_of(1): leaf}).output()
+    if not out.requires_grad:
+        return torch.zeros_like(rows)
+    return torch.autograd.grad((out * weights(out)).sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_of_two_tensors_has_the_gradient_of_autograd_or_is_refused(form):
+    draw = torch.Generator().manual_seed(0)
+    matrix, rows = (torch.rand(N, N, generator=draw) + 0.1 for _ in range(2))
+    tried, lost = 0, []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, function in functions().items():
+            for swapped in (False, True):
+                module = OfTwo(function, FORMS[form](matrix.clone()), swapped)
+                torch.manual_seed(0)
+                try:
+                    gradient = own_gradient(module, rows)
+                except Exception:
+                    continue  # it is no function of two such tensors
+                if gradient is None:
+                    continue
+                tried += 1
+                torch.manual_seed(0)
+                try:
+                    again = gradient_of_the_list(module, rows)
+                except (ValueError, RuntimeError):
+                    continue  # it is refused
+                if bool((again - gradient).abs().max() > 1e-3 * gradient.abs().max()):
+                    lost.append(name)
+    assert not lost
+    assert tried > {"dense": 250, "sparse": 40, "CSR": 20}[form]
+
+
+class Grows(nn.Module):
+    """Uses another function for larger graphs."""
+
+    def forward(self, h):
+        return h.sum() if len(h) < 5 else h.exp().sum()
+
+
+def test_the_proof_is_made_again_for_an_operation_that_no_earlier_pass_had():
+    module, memory = Grows(), PassMemory()
+    for count, new in ((4, {"sum"}), (3, set()), (6, {"exp"}), (5, set())):
+        before = set(memory.proved)
+        layout = NodeLayout.of(torch.ones(1, count, dtype=torch.bool))
+        record_pass(PassRequest(module, module, torch.rand(count, 2), layout, memory=memory))
+        names = {func._schema.name.removeprefix("aten::") for func, _ in memory.proved - before}
+        assert names - {"detach"} == new
