@@ -5,17 +5,19 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
+from safetensors.torch import save
 from torch import Tensor
 
 from graphxai.runtime.reading import regular_file, small_file
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 from .intervals import Conformal, from_json, to_json
 from .tasks import TaskSet
@@ -28,6 +30,9 @@ FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INVALID = (  # what a configuration that makes no sense can raise
     AttributeError, KeyError, MemoryError, OverflowError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
+
+
+Network = TypeVar("Network")
 
 
 class CheckpointError(ValueError):
@@ -176,3 +181,69 @@ def require_shapes(
             raise CheckpointError(
                 f"{path}: key {key!r} has shape {shape}, but {CONFIG} asks for {expected[key]}."
             )
+
+
+@dataclass(frozen=True)
+class NetworkFiles:
+    """The files of tensors and JSON of a small network fitted to a model, and words for errors."""
+
+    network: str
+    card: str
+    format: str
+    content: str
+    fit: str
+
+    def raw(self, tensors: dict[str, Tensor]) -> bytes:
+        """Return the content of the file of tensors."""
+        on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        raw: bytes = save(on_cpu, metadata={"format": self.format})
+        return raw
+
+    def write(self, folder: str | Path, tensors: dict[str, Tensor], **fields: Any) -> Path:
+        """Write both files to a folder, with these fields in the card, and return the folder."""
+        folder, raw = folder_at(folder), self.raw(tensors)
+        digest = hashlib.sha256(raw).hexdigest()
+        content = {"format": self.format, "network_sha256": digest} | fields
+        with synced_together():
+            write_whole(folder / self.network, raw)
+            write_whole(folder / self.card, json.dumps(content, indent=1) + "\n")
+        return folder
+
+    def read(
+        self,
+        folder: str | Path,
+        kinds: dict[str, type],
+        build: Callable[[dict[str, Tensor], dict[str, Any]], Network],
+    ) -> tuple[Network, dict[str, Any]]:
+        """Return the network that `build` makes from tensors and card, and the card.
+
+        `kinds` has the types of the card's fields. A ValueError says what is wrong with a file.
+        """
+        card, path = Path(folder) / self.card, Path(folder) / self.network
+        try:
+            content = json.loads(small_file(card).decode("utf-8"))
+            if not isinstance(content, dict) or content.get("format") != self.format:
+                raise ValueError(f"it is not a JSON object with 'format' {self.format!r}")
+            for key, kind in {"network_sha256": str, **kinds}.items():
+                if not isinstance(content.get(key), kind):
+                    raise ValueError(f"{key!r} is missing or of the wrong kind")
+        except FileNotFoundError:
+            raise ValueError(f"{card}: no such file; make it with {self.fit}.") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{card}: cannot be read as {self.content}: {error}.") from error
+        try:
+            raw = small_file(path)
+            if hashlib.sha256(raw).hexdigest() != content["network_sha256"]:
+                raise ValueError(f"it is not the network that {self.card} describes")
+            return build(load_tensors(raw), content), content
+        except (OSError, SafetensorError, *INVALID, IndexError) as error:
+            raise ValueError(
+                f"{path}: cannot be read: {error}; fit it again with {self.fit}."
+            ) from error
+
+
+def require_finite(tensors: dict[str, Tensor]) -> None:
+    """Raise ValueError unless all values are finite floating-point numbers."""
+    for name, value in tensors.items():
+        if value.dtype not in FLOAT_DTYPES or not bool(value.float().isfinite().all()):
+            raise ValueError(f"{name!r} holds values that are not finite numbers")

@@ -75,6 +75,10 @@ def load_huggingface(
         if spatial_pos_max is None and layout is _FAIRSEQ and atom_offset == TRANSFORMERS_OFFSET:
             _count({"spatial_pos_max": 1024} | content, "spatial_pos_max")
             spatial_pos_max = COLLATOR_MAX
+        if content.get("edge_type", "multi_hop") != "multi_hop":
+            raise ValueError(
+                f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'."
+            )
         config = layout.config(content, read, spatial_pos_max)
         outline = outlined(config, {key: tuple(value.shape) for key, value in tensors.items()})
     except INVALID as error:
@@ -265,13 +269,13 @@ def _tasks(num_outputs: int, labels: dict[str, str] | None) -> tuple[Task, ...]:
     return (Task("output", "multiclass", classes),)
 
 
-def _layer_keys(config: GraphormerConfig, prefix: str, parts: dict[str, str]) -> dict[str, str]:
-    """Map our names for the parameters of the layers to the published ones."""
+def _layer_keys(config: GraphormerConfig, prefix: str, parts: str) -> dict[str, str]:
+    """Map our names for the parameters of the layers to the published ones, given as _PARTS."""
     return _both(
         {
             f"layers.{index}.{ours}": f"{prefix}layers.{index}.{theirs}"
             for index in range(config.num_layers)
-            for ours, theirs in parts.items()
+            for ours, theirs in zip(_PARTS.split(), parts.split(), strict=True)
         }
     )
 
@@ -285,6 +289,18 @@ def _both(modules: dict[str, str]) -> dict[str, str]:
     }
 
 
+_PARTS = (
+    "attention.query attention.key attention.value attention.output attention_norm"
+    " ffn.expand ffn.contract ffn_norm"
+)
+_FAIRSEQ_PARTS = (
+    "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.out_proj self_attn_layer_norm"
+    " fc1 fc2 final_layer_norm"
+)
+_V1_PARTS = (
+    "self_attention.linear_q self_attention.linear_k self_attention.linear_v"
+    " self_attention.output_layer self_attention_norm ffn.layer1 ffn.layer2 ffn_norm"
+)
 _GRAPH = "encoder.graph_encoder."
 _FAIRSEQ_NAMES = _Names(
     node=_GRAPH + "graph_node_feature.",
@@ -304,8 +320,6 @@ def _fairseq_head(read: _Reader) -> tuple[str, str]:
 def _fairseq_config(
     content: dict[str, Any], read: _Reader, spatial_pos_max: int | None
 ) -> GraphormerConfig:
-    if content.get("edge_type", "multi_hop") != "multi_hop":
-        raise ValueError(f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'.")
     if content.get("activation_fn", "gelu") != "gelu":
         raise ValueError(f"activation_fn {content['activation_fn']!r} is not supported.")
     pre_layernorm = content.get("pre_layernorm", False)
@@ -333,18 +347,11 @@ def _fairseq_config(
 
 
 def _fairseq_keys(read: _Reader, config: GraphormerConfig) -> dict[str, str]:
-    parts = {
-        "attention.query": "self_attn.q_proj",
-        "attention.key": "self_attn.k_proj",
-        "attention.value": "self_attn.v_proj",
-        "attention.output": "self_attn.out_proj",
-        "attention_norm": "self_attn_layer_norm",
-        "ffn.expand": "fc1",
-        "ffn.contract": "fc2",
-        "ffn_norm": "final_layer_norm",
-    }
     output, bias = _fairseq_head(read)
-    keys = _layer_keys(config, _GRAPH, parts) | {"head.output.weight": output, "head.bias": bias}
+    keys = _layer_keys(config, _GRAPH, _FAIRSEQ_PARTS) | {
+        "head.output.weight": output,
+        "head.bias": bias,
+    }
     moved = {
         "head.transform": "encoder.lm_head_transform_weight",
         "head.norm": "encoder.layer_norm",
@@ -360,8 +367,6 @@ _V1_NAMES = _Names("", "", "in_degree_encoder.weight", "out_degree_encoder.weigh
 def _v1_config(
     content: dict[str, Any], read: _Reader, spatial_pos_max: int | None
 ) -> GraphormerConfig:
-    if content.get("edge_type", "multi_hop") != "multi_hop":
-        raise ValueError(f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'.")
     return GraphormerConfig(
         tasks=_tasks(len(read("downstream_out_proj.weight")), None),
         num_layers=_count(content, "n_layers"),
@@ -377,18 +382,8 @@ def _v1_config(
 
 
 def _v1_keys(read: _Reader, config: GraphormerConfig) -> dict[str, str]:
-    parts = {
-        "attention.query": "self_attention.linear_q",
-        "attention.key": "self_attention.linear_k",
-        "attention.value": "self_attention.linear_v",
-        "attention.output": "self_attention.output_layer",
-        "attention_norm": "self_attention_norm",
-        "ffn.expand": "ffn.layer1",
-        "ffn.contract": "ffn.layer2",
-        "ffn_norm": "ffn_norm",
-    }
     moved = {"final_norm": "final_ln", "head": "downstream_out_proj"}
-    return _layer_keys(config, "", parts) | _both(moved)
+    return _layer_keys(config, "", _V1_PARTS) | _both(moved)
 
 
 _FAIRSEQ = _Layout(_FAIRSEQ_NAMES, _fairseq_config, _fairseq_keys)

@@ -10,7 +10,6 @@ drawn given the groups before it.
 """
 
 import hashlib
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,18 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.checkpoint_files import FLOAT_DTYPES
+from graphxai.contract.checkpoint_files import NetworkFiles, require_finite
 from graphxai.contract.tasks import Task
 from graphxai.models.graphormer import GraphormerConfig
 from graphxai.models.graphormer.layers import EncoderLayer, LayerNorm, StructuralBias
-from graphxai.runtime.reading import small_file
-from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -40,6 +34,7 @@ FORMAT = "graphxai-masked-atoms"
 LAYERS, WIDTH, HEADS = 3, 64, 8
 ROUNDS = 4
 FIT = "gx.fit_masked_atoms(model, graphs).save(folder), or graphxai fit-masked-atoms --model FOLDER"
+FILES = NetworkFiles(NETWORK, CARD, FORMAT, "masked atoms", FIT)
 STRUCTURE = (  # fields that a network and the model for which it draws atoms must share
     "node_cardinalities", "edge_cardinalities", "max_degree", "max_distance", "num_hops", "ties"
 )  # fmt: skip
@@ -150,7 +145,7 @@ class MaskedAtoms:
     @property
     def digest(self) -> str:
         """SHA-256 of the network's file."""
-        return hashlib.sha256(self._bytes()).hexdigest()
+        return hashlib.sha256(FILES.raw(self.network.state_dict())).hexdigest()
 
     def require(self, config: GraphormerConfig) -> None:
         """Raise ValueError if a model with this configuration has other atoms or bonds."""
@@ -183,48 +178,14 @@ class MaskedAtoms:
 
     def save(self, folder: str | Path) -> Path:
         """Write both files to a (checkpoint) folder, and return it."""
-        folder = folder_at(folder)
-        raw = self._bytes()
-        content = {
-            "format": FORMAT,
-            "structure": {name: getattr(self.network.config, name) for name in STRUCTURE},
-            "network_sha256": hashlib.sha256(raw).hexdigest(),
-            "card": self.card,
-        }
-        with synced_together():
-            write_whole(folder / NETWORK, raw)
-            write_whole(folder / CARD, json.dumps(content, indent=1) + "\n")
-        return folder
-
-    def _bytes(self) -> bytes:
-        tensors = {k: v.detach().cpu().contiguous() for k, v in self.network.state_dict().items()}
-        return save(tensors, metadata={"format": FORMAT})
+        structure = {name: getattr(self.network.config, name) for name in STRUCTURE}
+        state = self.network.state_dict()
+        return FILES.write(folder, state, structure=structure, card=self.card)
 
     @classmethod
     def load(cls, folder: str | Path) -> "MaskedAtoms":
         """Read both files of a folder, or raise a ValueError that names what is wrong with one."""
-        card, path = Path(folder) / CARD, Path(folder) / NETWORK
-        try:
-            content = json.loads(small_file(card).decode("utf-8"))
-            if not isinstance(content, dict) or content.get("format") != FORMAT:
-                raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
-            if not isinstance(content.get("card"), dict):
-                raise ValueError("'card' is missing or of the wrong kind")
-        except FileNotFoundError:
-            raise ValueError(f"{card}: no such file; make it with {FIT}.") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"{card}: cannot be read as masked atoms: {error}.") from error
-        try:
-            raw = small_file(path)
-            if hashlib.sha256(raw).hexdigest() != content.get("network_sha256"):
-                raise ValueError(f"it is not the network that {CARD} describes")
-            network = _network_of(load_tensors(raw), content.get("structure"))
-        except (
-            OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError,
-        ) as error:  # fmt: skip
-            raise ValueError(
-                f"{path}: cannot be read: {error}; fit it again with {FIT}."
-            ) from error
+        network, content = FILES.read(folder, {"card": dict}, _network_of)
         return cls(network, content["card"])
 
 
@@ -333,11 +294,12 @@ def _checksum(graph: Any, seed: int) -> int:
     return checksum
 
 
-def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:
+def _network_of(tensors: dict[str, Tensor], content: dict[str, Any]) -> Network:
     """Return the network with these tensors, after checking their names, shapes and values.
 
     All sizes are taken from the tensors, which were read from a small file.
     """
+    structure = content.get("structure")
     if not isinstance(structure, dict) or set(structure) != set(STRUCTURE):
         raise ValueError(f"{CARD} does not say what the structure is")
     for name in ("node_cardinalities", "edge_cardinalities"):
@@ -358,11 +320,7 @@ def _network_of(tensors: dict[str, Tensor], structure: Any) -> Network:
         raise ValueError(f"its atoms have other features than {CARD} says")
     if types.dtype != torch.int16 or not bool(((types >= 0) & (types < sizes)).all()):
         raise ValueError("'types' holds values outside the features")
-    for name, value in tensors.items():
-        if name != "types" and (
-            value.dtype not in FLOAT_DTYPES or not bool(value.isfinite().all())
-        ):
-            raise ValueError(f"{name!r} holds values that are not finite numbers")
+    require_finite({name: value for name, value in tensors.items() if name != "types"})
     network = Network(_config(structure, layers, width, ffn, heads), types)
     network.load_state_dict(tensors)
     return network.eval()

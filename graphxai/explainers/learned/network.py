@@ -5,8 +5,6 @@ how, and has the SHA-256 of the network's file and of the model's weights. Both 
 model's checkpoint, if it has one. Nothing is unpickled.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,23 +13,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from graphxai.contract.checkpoint_files import FLOAT_DTYPES
+from graphxai.contract.checkpoint_files import NetworkFiles, require_finite
 from graphxai.contract.model import ExplainableModel, weights_hash
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.explainers.learned.description import NodeFeatures
 from graphxai.models.graphormer import Graphormer
-from graphxai.runtime.reading import small_file
-from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"
 CLIPPED = 5.0  # inputs are clipped to this many standard deviations
 FIT = "gx.fit_explainer(model, graphs).save(folder), or graphxai fit-explainer --model FOLDER"
+FILES = NetworkFiles(NETWORK, CARD, FORMAT, "a fitted explainer", FIT)
 OTHER_KIND = f"the explainer was fitted to a model of another kind; use {FIT}."
 
 
@@ -133,44 +127,16 @@ class FittedExplainer:
 
     def save(self, folder: str | Path) -> Path:
         """Write both files to a folder, such as that of a checkpoint, and return the folder."""
-        folder = folder_at(folder)
-        state = self.network.state_dict()
-        tensors = {name: _stored(value).cpu().contiguous() for name, value in state.items()}
-        raw = save(tensors, metadata={"format": FORMAT})
-        content = {
-            "format": FORMAT,
-            "tasks": self.tasks,
-            "model_sha256": self.sha256,
-            "network_sha256": hashlib.sha256(raw).hexdigest(),
-            "card": self.card,
-        }
-        text = json.dumps(content, indent=1) + "\n"
-        with synced_together():
-            write_whole(folder / NETWORK, raw)
-            write_whole(folder / CARD, text)
-        return folder
+        tensors = {name: _stored(value) for name, value in self.network.state_dict().items()}
+        bound = {"tasks": self.tasks, "model_sha256": self.sha256}
+        return FILES.write(folder, tensors, **bound, card=self.card)
 
     @classmethod
     def load(cls, folder: str | Path) -> "FittedExplainer":
         """Read both files of a folder, or raise a ValueError that says what is wrong with one."""
-        card, path = Path(folder) / CARD, Path(folder) / NETWORK
-        try:
-            content = _content(small_file(card))
-        except FileNotFoundError:
-            raise ValueError(f"{card}: no such file; make it with {FIT}.") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"{card}: cannot be read as a fitted explainer: {error}.") from error
-        try:
-            raw = small_file(path)
-            if hashlib.sha256(raw).hexdigest() != content["network_sha256"]:
-                raise ValueError(f"it is not the network that {CARD} describes")
-            network = _network_of(load_tensors(raw))
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise ValueError(
-                f"{path}: cannot be read: {error}; fit it again with {FIT}."
-            ) from error
-        tasks = tuple(content["tasks"])
-        return cls(network, tasks, content["model_sha256"], content["card"])
+        kinds = {"tasks": list, "model_sha256": str, "card": dict}
+        network, content = FILES.read(folder, kinds, _network_of)
+        return cls(network, tuple(content["tasks"]), content["model_sha256"], content["card"])
 
     def tasks_in(self, model: ExplainableModel) -> list[tuple[Task, slice]]:
         """Return the model's tasks and their columns, or raise ValueError for another model."""
@@ -213,23 +179,11 @@ def with_classes(config: TaskSet) -> list[Task]:
     return tasks
 
 
-def _content(raw: bytes) -> dict[str, Any]:
-    """Read the JSON object of the card, with the right types."""
-    content = json.loads(raw.decode("utf-8"))
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
-    kinds = {"tasks": list, "model_sha256": str, "network_sha256": str, "card": dict}
-    for key, kind in kinds.items():
-        if not isinstance(content.get(key), kind):
-            raise ValueError(f"{key!r} is missing or of the wrong kind")
+def _network_of(tensors: dict[str, Tensor], content: dict[str, Any]) -> OrderNetwork:
+    """Make a network from these tensors, after checking their names, shapes and values."""
     names = content["tasks"]
     if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError("'tasks' must hold names of tasks")
-    return content
-
-
-def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
-    """Make a network from these tensors, after checking their names, shapes and values."""
+        raise ValueError(f"'tasks' of {CARD} must hold names of tasks")
     (states, components), (width, inputs) = (
         tuple(tensors[name].shape) for name in ("components", "node.weight")
     )
@@ -238,9 +192,7 @@ def _network_of(tensors: dict[str, Tensor]) -> OrderNetwork:
     expected = {name: value.shape for name, value in network.state_dict().items()}
     if {name: value.shape for name, value in tensors.items()} != expected:
         raise ValueError("its tensors have other names or shapes than a fitted explainer's")
-    for name, value in tensors.items():
-        if value.dtype not in FLOAT_DTYPES or not bool(torch.isfinite(value.float()).all()):
-            raise ValueError(f"{name!r} holds values that are not finite numbers")
+    require_finite(tensors)
     if not bool((tensors["deviation"] > 0).all()):
         raise ValueError("'deviation' holds values that are not above zero")
     network.to_empty(device="cpu").load_state_dict(tensors)
