@@ -13,8 +13,6 @@ from typing import Any
 
 from rdkit import Chem
 
-__all__ = ["has_moving_protons", "one_proton_form"]
-
 MOST_FORMS = 64  # of one molecule
 # Not in a five-membered ring with a carbonyl group, whose lactam is another matter
 _NO_LACTAM = "!$(n~[c;r5]=[!#6;!R]);!$(n~[*;r5]~[c;r5]=[!#6;!R])"
@@ -64,8 +62,28 @@ def _forget(bond: Chem.Bond) -> None:
 
 
 def has_moving_protons(mol: Chem.Mol) -> bool:
-    """Whether a molecule has a proton that may be drawn at another nitrogen."""
-    return any(mol.HasSubstructMatch(pattern) for pattern in _movable())
+    """Whether a molecule has a proton that may be better drawn at another nitrogen.
+
+    It is False where the move of each amidine's proton would be for the worse, as in most drawings.
+    """
+    if not any(mol.HasSubstructMatch(pattern) for pattern in _plain()):
+        return False
+    annular, amidine = _movable()
+    if mol.HasSubstructMatch(annular) and mol.HasSubstructMatch(_acceptor()):
+        return True
+    carbon_of: dict[int, int] = {}
+    for imine, carbon, amine in mol.GetSubstructMatches(amidine):
+        if any(carbon_of.setdefault(n, carbon) != carbon for n in (imine, amine)):
+            return True  # of a biguanide, whose protons move in several steps
+        drawn = mol.GetBondBetweenAtoms(imine, carbon)
+        moved = mol.GetBondBetweenAtoms(amine, carbon)
+        hydrogens = [mol.GetAtomWithIdx(n).GetTotalNumHs() for n in (imine, amine)]
+        in_ring = mol.GetAtomWithIdx(carbon).IsInRing()
+        now = hydrogens[0] > 0, in_ring and not drawn.IsInRing()
+        then = hydrogens[1] > 1, in_ring and not moved.IsInRing()
+        if now >= then or drawn.GetStereo() != Chem.BondStereo.STEREONONE:
+            return True
+    return False
 
 
 def _moves(mol: Chem.Mol) -> list[Chem.Mol]:
@@ -140,6 +158,12 @@ def _movable() -> tuple[Any, Any]:
     """Match the nitrogen of an annular N-H, and imine, carbon and amine of an amidine."""
     amidine = "[NX2;+0;!$(N-[!#6;!#1]):1]=[CX3;+0:2]-[NX3;+0;H1,H2;!$(N-[!#6;!#1]):3]"
     return Chem.MolFromSmarts(f"[nX3;H1;+0;r5;{_NO_LACTAM}]"), Chem.MolFromSmarts(amidine)
+
+
+@cache
+def _plain() -> tuple[Any, Any]:
+    """Match what most molecules lack, without the patterns in patterns that RDKit is slow with."""
+    return Chem.MolFromSmarts("[nX3;H1;r5]"), Chem.MolFromSmarts("[NX2]=[CX3]-[NX3;!H0]")
 
 
 @cache

@@ -20,10 +20,16 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import pairs as pairs
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
+    from graphxai.chemistry.changed_molecules import Counterfactual as Counterfactual
+    from graphxai.chemistry.changed_molecules import (
+        ProfileCounterfactual as ProfileCounterfactual,
+    )
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
-    from graphxai.chemistry.counterfactuals import Counterfactual as Counterfactual
-    from graphxai.chemistry.counterfactuals import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.counterfactual_results import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.counterfactual_results import (
+        ProfileCounterfactuals as ProfileCounterfactuals,
+    )
     from graphxai.chemistry.counterfactuals import counterfactuals as counterfactuals
     from graphxai.chemistry.desirability import DesirabilityScore as DesirabilityScore
     from graphxai.chemistry.desirability import PropertyProfile as PropertyProfile
@@ -35,12 +41,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.matched_pairs import Cliffs as Cliffs
     from graphxai.chemistry.matched_pairs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.measurements import Measurements as Measurements
-    from graphxai.chemistry.profile_results import (
-        ProfileCounterfactual as ProfileCounterfactual,
-    )
-    from graphxai.chemistry.profile_results import (
-        ProfileCounterfactuals as ProfileCounterfactuals,
-    )
     from graphxai.chemistry.profile_text import profile as profile
     from graphxai.chemistry.table_changes import MeasuredExchange as MeasuredExchange
     from graphxai.chemistry.table_changes import TableChanges as TableChanges

@@ -65,6 +65,11 @@ class Account:
         """Output minus total."""
         return self.output - self.total
 
+    @property
+    def at_change(self) -> float | None:
+        """The share of the output that lies at the changed atoms, None if the outputs are equal."""
+        return (self.changed_a - self.changed_b) / self.output if self.output else None
+
     def to_dict(self) -> dict[str, float]:
         """Return the terms by name, then `unexplained`, `total` and `output`."""
         terms = asdict(self)

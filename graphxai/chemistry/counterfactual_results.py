@@ -1,33 +1,38 @@
-"""The result of a search towards a single goal: each with what speaks for and against it."""
+"""The results of searches for counterfactuals: their pictures, pages, structures and tables."""
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
+from rdkit.Chem import MolFromSmiles, MolToSmiles
 
 from graphxai.api import explain
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
+from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import SATURATED
-from graphxai.explanation.html import fields_html, image_html, table_html
-from graphxai.explanation.prediction import Prediction
+from graphxai.explanation.explanations import PANEL, SATURATED
+from graphxai.explanation.html import image_html, page_html, table_html
+from graphxai.explanation.labelled import short_text
+from graphxai.explanation.prediction import Prediction, table_cells
+from graphxai.explanation.result import Result, shown_as_png
 from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
+from .changed_molecules import Counterfactual, ProfileCounterfactual
 from .contrast import NO_MOLECULE, Contrast, contrast
-from .desirability import PropertyGoal
-from .matching import NoCommonPartError
-from .measurements import Measured
-from .neighbours import Way
-from .profile_results import ChangedMolecule, ChangedMolecules
+from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
+from .matching import CommonPart, NoCommonPartError, common_part_or_none
+from .measurements import Measurements
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rdkit.Chem import Mol
 
     from graphxai.visualization import Scale
@@ -35,133 +40,151 @@ if TYPE_CHECKING:
 AT_CHANGE = "of it at the changed atoms"
 
 
-@dataclass(frozen=True)
-class Counterfactual(ChangedMolecule):
-    """A neighbour of the molecule that was searched from, with its prediction.
+class ChangedMolecules(Result, Sequence[Any]):
+    """What the results of all searches share: pictures, pages, structures and tables."""
 
-    Args:
-        smiles: its canonical SMILES.
-        change: the last change that led to it.
-        source: where that change comes from.
-        atoms: the atoms that it changed in the molecule before.
-        prediction: the model's prediction for it.
-        before: the model's prediction for the first molecule.
-        predicted_change: how much the predicted value, or the probability of the class of the goal,
-            changed from `before`.
-        distance: how far the prediction lies beyond the goal, see `PropertyGoal.distance`.
-        similarity: Tanimoto similarity of ECFP4 to the first molecule.
-        sure: whether the model is sure that the goal is reached, see `PropertyGoal.sure`.
-        way: the earlier changes, each with the SMILES that it led to.
-        front: number of its Pareto front; 0 is the best front.
-        accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009); None where RDKit
-            comes without it.
-        alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
-        measured: what a table of measured values says about the change; None without a table.
-        isomers: if the change makes a stereocentre, the SMILES of each isomer with its prediction;
-            `smiles` and `prediction` are those of the isomer that is farthest from the goal.
-    """
+    ranked: tuple[Any, ...]
 
-    smiles: str
-    change: str
-    source: str
-    atoms: frozenset[int]
-    prediction: Prediction
-    before: Prediction
-    predicted_change: float
-    distance: float
-    similarity: float
-    sure: bool | None = None
-    way: Way = ()
-    front: int = 0
-    accessibility: float | None = None
-    alerts: tuple[str, ...] = ()
-    measured: Measured | None = None
-    isomers: tuple[tuple[str, Prediction], ...] = ()
+    def __len__(self) -> int:
+        return len(self.ranked)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.ranked[index]
 
     def __repr__(self) -> str:
-        """Return the change in one line of text; `columns` has everything else."""
-        stated = f"{self.change_in_full}, {self.prediction.in_full}"
-        return f"Counterfactual({self.changes}: {stated}, {self.smiles})"
-
-    def _repr_html_(self) -> str:
-        return fields_html(self.columns)
+        lines = [f"{type(self).__name__}({self.summary})"]
+        lines += [f"{k}: {each.changes}: {each._outcome}" for k, each in enumerate(self.ranked)]
+        return short_text(lines)
 
     @property
-    def _outcome(self) -> str:
-        return self.prediction.in_full
+    def summary(self) -> str:
+        """The outcome of the search in one sentence."""
+        raise NotImplementedError
 
-    @property
-    def measured_sentence(self) -> str:
-        """What was measured for the change, or "" without a table."""
-        return self.measured.sentence if self.measured else ""
+    def compared(self, tables: Mapping[str, Measurements]) -> Self:
+        """Return the result with what was measured of each property."""
+        start = MolToSmiles(self._mols[0])
+        ranked = tuple(each.compared(start, tables) for each in self.ranked)
+        result: Any = self
+        return cast("Self", replace(result, ranked=ranked))
 
-    def _told(self, about: dict[str, Measured]) -> Measured | None:
-        return next(iter(about.values()), None)
+    def to_sdf(self, **properties: object) -> Iterator[str]:
+        """Yield the records of an SD file: the molecule, then each neighbour with its columns.
 
-    @property
-    def isomers_text(self) -> str:
-        """The isomers with their predictions, which `smiles` is the worst of; empty without any."""
-        return "; ".join(f"{smiles} {prediction}" for smiles, prediction in self.isomers)
-
-    @property
-    def change_interval(self) -> tuple[float, float] | None:
-        """The range of the value's change, see `Prediction.change_since`.
-
-        It is None for a class, for which `prediction.classes` lists what cannot be excluded.
+        Your `properties` come first in each record.
         """
-        return self.prediction.change_since(self.before)
+        titles = ["the molecule", *(each.changes for each in self.ranked)]
+        for k, (title, cells) in enumerate(zip(titles, self._rows(), strict=True)):
+            known = {name: cell for name, cell in cells.items() if cell is not None}
+            yield self._record(k, title, {**properties, **known})
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row for each neighbour."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows()[1:])
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture (.svg, .png, .pdf), page (.html), structures (.sdf) or a table.
+
+        Tables are .csv, .tsv or .parquet. For a single goal, the page has the contrast of every
+        change, and the SD file has the relevance for the goal. Pictures and pages take the options
+        of `svg`.
+        """
+        path = files.writable(path, (*files.PICTURES, ".html", *files.FRAMES, ".sdf"))
+        match path.suffix.lower():
+            case ".html":
+                return files.write_text([page_html(self._aim, self._sections(options))], path)
+            case ".sdf":
+                return files.write_text(self.to_sdf(), path)
+        return super().save(path, **options)
 
     @property
-    def change_range(self) -> str:
-        """The interval of a value's change, such as `90 %: -1.15 to +2.39`, or "" without one."""
-        interval = self.change_interval
-        if interval is None or not math.isfinite(interval[0]):
-            return ""
-        low, high = interval
-        return f"{100 * self.prediction.level:g} %: {low:+z.2f} to {high:+z.2f}"
+    def _aim(self) -> str:
+        """The goal, or the goals, as text."""
+        raise NotImplementedError
 
     @property
-    def change_in_full(self) -> str:
-        """The predicted change with its interval, such as `+0.62 (90 %: -1.15 to +2.39)`."""
-        within = f" ({self.change_range})" if self.change_range else ""
-        return f"{self.predicted_change:+z.2f}{within}"
+    def _mols(self) -> "list[Mol]":
+        """The molecule and its neighbours."""
+        raise NotImplementedError
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The cells of its row in a table, by column."""
-        near, (low, high) = self.prediction.nearness, self.change_interval or (None, None)
-        return {
-            "smiles": self.smiles,
-            "changes": self.changes,
-            "source": self.source,
-            "prediction": str(self.prediction),
-            "isomers": self.isomers_text,
-            "range": self.prediction.range,
-            "reached": self.reached,
-            "sure": self.sure,
-            "distance": self.distance,
-            "predicted_change": self.predicted_change,
-            "predicted_change_low": low,
-            "predicted_change_high": high,
-            **(self.measured.columns if self.measured else {}),
-            "similarity": self.similarity,
-            "front": self.front,
-            **(near.columns if near else {}),
-            "accessibility": self.accessibility,
-            "alerts": "; ".join(self.alerts),
-            "way": " ".join(smiles for _, smiles in self.way),
-        }
+    def _record(self, place: int, title: str, cells: Mapping[str, Any]) -> str:
+        """Return the record of the molecule or of a neighbour in an SD file."""
+        raise NotImplementedError
 
-    @property
-    def reached(self) -> bool:
-        """Whether the prediction reaches the goal."""
-        return self.distance > 0
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return the cells of the molecule itself in an SD file, then those of each neighbour."""
+        raise NotImplementedError
 
-    @property
-    def trust(self) -> float:
-        """Similarity to the nearest training compound; 0 if the training set is unknown."""
-        near = self.prediction.nearness
-        return (near.similarity or 0.0) if near is not None else 0.0
+    def _sections(self, options: dict[str, Any]) -> Iterator[str]:
+        """Yield the HTML of the sections of a page."""
+        picture = image_html(self.svg(**options), self.summary)
+        yield f"<p>{picture}</p>{self._table()}"
+
+    def _table(self) -> str:
+        """Return the HTML of a table with a row for each neighbour."""
+        raise NotImplementedError
+
+    def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
+        """Return the values of the atoms, and a brief text, for the molecule and its neighbours."""
+        raise NotImplementedError
+
+    @cached_property
+    def _common_parts(self) -> tuple[CommonPart | None, ...]:
+        """The part that each neighbour shares with the molecule, or None if none was found.
+
+        Each search takes up to a second.
+        """
+        first, *others = self._mols
+        return tuple(common_part_or_none(first, other) for other in others)
+
+    def svg(
+        self,
+        *,
+        columns: int = 3,
+        scale: "Scale | float | None" = None,
+        palette: str = "red-blue",
+        **options: Any,
+    ) -> str:
+        """Draw the molecule and its neighbours in its pose, with the atoms that are new outlined.
+
+        The counterfactuals of a single goal are coloured by relevance for it.
+
+        Args:
+            columns: panels in a row.
+            scale: the relevance shown in full colour; by default the 97.5 % quantile of
+                |relevance|.
+            palette: one of `visualization.PALETTES`.
+            options: as for `molecule_svg`.
+        """
+        from graphxai.visualization import Scale, grid_svg, molecule_svg
+        from graphxai.visualization.grid import aligned
+        from graphxai.visualization.layout import laid_out
+
+        values, briefs = self._panels()
+        every = np.concatenate(values)
+        limit = float(np.quantile(np.abs(every), SATURATED)) or None
+        colours = Scale.chosen(scale or limit, *values, palette=palette)
+        start, *others = self._mols
+        first = laid_out(start)
+        drawn: list[tuple[Mol, list[int]]] = [(first, [])]
+        for mol, part in zip(others, self._common_parts, strict=True):
+            kept = [] if part is None else part.same[:, 1]
+            posed = laid_out(mol) if part is None else aligned(mol, first, part.mapping)
+            drawn.append((posed, np.setdiff1d(np.arange(mol.GetNumAtoms()), kept).tolist()))
+        shown: dict[str, Any] = {**PANEL, "color_bar": False, "keep_layout": True, "scale": colours}
+        titles = ["the molecule", *(each.changes for each in self.ranked)]
+        panels = [
+            molecule_svg(mol, of_atoms, outlined=new, title=name, subtitle=text, **shown | options)
+            for (mol, new), of_atoms, name, text in zip(drawn, values, titles, briefs, strict=True)
+        ]
+        bar: dict[str, Any] = {}
+        title = self._aim
+        if isinstance(self, Counterfactuals):
+            title = f"towards {title}"
+            bar = {"scale": colours, "values": every, "legend": self.explanation.legend}
+        return grid_svg(panels, columns, title, subtitle=self.summary, **bar)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -219,17 +242,12 @@ class Counterfactuals(ChangedMolecules):
         (benchmarks/results/counterfactuals.md). The share is None without a common part, and where
         the outputs do not differ.
         """
-        if not self.ranked:
-            return ()
-        shares: list[float | None] = []
         first, *others = self.explanations
-        for other, part in zip(others, self._common_parts, strict=True):
-            account = None if part is None else Contrast(first, other, part).account
-            if account is None or not account.output:
-                shares.append(None)
-            else:
-                shares.append((account.changed_a - account.changed_b) / account.output)
-        return tuple(shares)
+        pairs = zip(others, self._common_parts, strict=True)
+        return tuple(
+            None if part is None else Contrast(first, other, part).account.at_change
+            for other, part in pairs
+        )
 
     @property
     def _aim(self) -> str:
@@ -241,7 +259,7 @@ class Counterfactuals(ChangedMolecules):
 
     def _rows(self) -> list[dict[str, Any]]:
         pairs = zip(self.ranked, self.at_change, strict=True)
-        return [counterfactual.columns | {"at_change": share} for counterfactual, share in pairs]
+        return [{}, *(each.columns | {"at_change": share} for each, share in pairs)]
 
     @cached_property
     def explanations(self) -> list[Explanation]:
@@ -250,81 +268,127 @@ class Counterfactuals(ChangedMolecules):
         options: dict[str, Any] = {"target": self.goal.target, "progress": False}
         return [self.explanation, *explain(self.model, smiles, **options)]
 
-    def svg(
-        self,
-        *,
-        columns: int = 3,
-        scale: "Scale | float | None" = None,
-        palette: str = "red-blue",
-        **options: Any,
-    ) -> str:
-        """Draw the molecule and its counterfactuals, coloured by relevance for the goal.
-
-        Counterfactuals are aligned with the molecule.
-
-        Atoms that the molecule does not have are outlined.
-
-        Args:
-            columns: panels in a row.
-            scale: the relevance shown in full colour; by default the 97.5 % quantile of
-                |relevance|.
-            palette: one of `visualization.PALETTES`.
-            options: as for `molecule_svg`.
-        """
-        from graphxai.visualization import Scale, grid_svg
-
+    def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
         values = [averaged(e.relevance, e.equivalent) for e in self.explanations]
-        limit = float(np.quantile(np.abs(np.concatenate(values)), SATURATED)) or None
-        colours = Scale.chosen(scale or limit, *values, palette=palette)
         predictions = [self.explanation.prediction, *(each.prediction for each in self.ranked)]
-        panels = self._panels(values, [*map(str, predictions)], {"scale": colours} | options)
-        return grid_svg(
-            panels,
-            columns,
-            f"towards {self.goal.aim}",
-            subtitle=self.summary,
-            scale=colours,
-            values=np.concatenate(values),
-            legend=self.explanation.legend,
-        )
+        return values, [*map(str, predictions)]
 
     def _record(self, place: int, title: str, cells: Mapping[str, Any]) -> str:
         return self.explanations[place].to_sdf(title=title, **cells)
 
+    def _table(self) -> str:
+        head = ["change", "SMILES", "prediction", "predicted change", AT_CHANGE]
+        rows = []
+        for each, share in zip(self.ranked, self.at_change, strict=True):
+            isomers = f"; isomers: {each.isomers_text}" if each.isomers else ""
+            predicted = f"{each.prediction.in_full}{', sure' if each.sure else ''}{isomers}"
+            cells = [each.changes, each.smiles, predicted, each.change_in_full, percent(share)]
+            rows.append([*cells, each.measured_sentence, "; ".join(each.alerts)])
+        return table_html([*head, "measured", "alerts"], rows)
+
     def _sections(self, options: dict[str, Any]) -> Iterator[str]:
-        """Yield the HTML of the picture and a table, then of each counterfactual's contrast."""
-        head = (
-            "change",
-            "SMILES",
-            "prediction",
-            "predicted change",
-            AT_CHANGE,
-            "measured",
-            "alerts",
-        )
-        rows = [
-            (
-                counterfactual.changes,
-                counterfactual.smiles,
-                counterfactual.prediction.in_full
-                + (", sure" if counterfactual.sure else "")
-                + (f"; isomers: {text}" if (text := counterfactual.isomers_text) else ""),
-                counterfactual.change_in_full,
-                percent(share),
-                counterfactual.measured_sentence,
-                "; ".join(counterfactual.alerts),
-            )
-            for counterfactual, share in zip(self.ranked, self.at_change, strict=True)
-        ]
-        yield f"<p>{image_html(self.svg(**options), self.summary)}</p>{table_html(head, rows)}"
-        for index, counterfactual in enumerate(self.ranked):
+        """Yield the picture with its table, then the contrast of each counterfactual."""
+        yield from super()._sections(options)
+        for index, each in enumerate(self.ranked):
             try:
                 compared = self.contrast(index)
             except NoCommonPartError as error:
-                yield f"<p>{escape(f'{counterfactual.changes}: {error}')}</p>"
+                yield f"<p>{escape(f'{each.changes}: {error}')}</p>"
             else:
                 picture = image_html(compared.svg(), compared.headline)
-                yield f"<p>{escape(counterfactual.changes)}</p><p>{picture}</p>"
+                yield f"<p>{escape(each.changes)}</p><p>{picture}</p>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProfileCounterfactuals(ChangedMolecules):
+    """The changes of one molecule that improve its profile, the best first.
+
+    Attributes:
+        smiles: the molecule.
+        profile: what is wished.
+        predictions: the predictions for the molecule, by property.
+        ranked: the neighbours.
+        predicted: how many neighbours were predicted.
+        successes: how many of them meet all goals.
+        improved: how many of them are more desirable than the molecule.
+    """
+
+    smiles: str
+    profile: PropertyProfile
+    predictions: Mapping[str, Prediction]
+    ranked: tuple[ProfileCounterfactual, ...]
+    predicted: int
+    successes: int
+    improved: int
+
+    @cached_property
+    def score(self) -> DesirabilityScore:
+        """How desirable the molecule itself is."""
+        return self.profile.score(self.predictions)
+
+    @property
+    def summary(self) -> str:
+        """The outcome of the search in one sentence."""
+        goals = len(self.profile.goals)
+        met = f"{self.successes:,} meet {'both' if goals == 2 else f'all {goals}'} goals"
+        if goals == 1:
+            met = f"{self.successes:,} meet the goal"
+        better = f"{self.improved:,} are more desirable than the molecule"
+        return f"{self.predicted:,} neighbours predicted, {met}, {better}"
+
+    @property
+    def _aim(self) -> str:
+        return str(self.profile)
+
+    @property
+    def _mols(self) -> "list[Mol]":
+        return [MolFromSmiles(smiles) for smiles in (self.smiles, *(c.smiles for c in self.ranked))]
+
+    def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
+        briefs = []  # such as "0.85: 7.6, 2.1, penetrant (97%)"
+        for score in (self.score, *(each.score for each in self.ranked)):
+            predicted = ", ".join(str(part.prediction) for part in score.parts)
+            briefs.append(minus_signs(f"{score.overall or 0:.2f}: {predicted}"))
+        return [np.zeros(mol.GetNumAtoms()) for mol in self._mols], briefs
+
+    def _sections(self, options: dict[str, Any]) -> Iterator[str]:
+        for section in super()._sections(options):
+            yield f"{self.profile._repr_html_()}{section}"
+
+    def _rows(self) -> list[dict[str, Any]]:
+        start = table_cells([*self.predictions.values()], several_models=True)
+        return [self.score.columns | start, *(each.columns for each in self.ranked)]
+
+    def _record(self, place: int, title: str, cells: Mapping[str, Any]) -> str:
+        properties = {name: value for name, value in cells.items() if value != ""}
+        return files.sdf_record(self._mols[place], None, title=title, properties=properties)
+
+    def _repr_svg_(self) -> str | None:
+        return None  # the picture is part of the HTML
+
+    def _repr_png_(self) -> bytes | None:
+        return shown_as_png(super()._repr_svg_())
+
+    def _repr_html_(self) -> str:
+        picture = self._repr_png_()
+        image = "" if picture is None else f"<p>{image_html(picture, self.summary)}</p>"
+        return f"{image}{self._table()}"
+
+    def _table(self) -> str:
+        """Return the HTML of a table with the molecule and each neighbour, and all properties."""
+        names = list(self.predictions)
+        told = ["measured"] if any(each.measured for each in self.ranked) else []
+        head = ("change", "SMILES", "desirability", *names, "similarity", "alerts", *told)
+        molecule: Any = self
+        rows = []
+        for name, each in [("the molecule", molecule), *((c.changes, c) for c in self.ranked)]:
+            known = [each.predictions[n].in_full if n in each.predictions else "" for n in names]
+            more = ["", "", ""]
+            if each is not self:
+                more = [f"{each.similarity:.2f}", "; ".join(each.alerts), each.measured_sentence]
+            cells = [name, each.smiles, f"{each.score.overall or 0:.2f}", *known, *more]
+            rows.append(cells[: len(head)])
+        return table_html(head, rows)
 
 
 def percent(share: float | None) -> str:

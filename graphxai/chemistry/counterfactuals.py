@@ -8,17 +8,14 @@ goal, the similarity to the molecule, and the similarity to the training set. Fo
 they are the desirabilities of the properties.
 """
 
-import importlib.util
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack, overload
 
-from rdkit import Chem, RDConfig
-from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
+from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.api import load, predict
@@ -30,15 +27,13 @@ from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
 
-from .counterfactual_results import Counterfactual, Counterfactuals
+from .changed_molecules import counts, feasibility
+from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .measurements import Measurements
 from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
-from .objectives import Objective, SingleObjective, counts
-from .profile_results import ProfileCounterfactuals
+from .objectives import SearchObjective, SingleObjective
 from .settings import SearchKeywords, SearchSettings
 from .transformations import Change
-
-__all__ = ["Counterfactual", "Counterfactuals", "counterfactuals", "search"]
 
 MeasuredValues: TypeAlias = Measurements | Mapping[str, float] | str | Path
 MeasuredOfSeveral: TypeAlias = Mapping[str, Measurements | Mapping[str, float]] | str | Path
@@ -160,7 +155,7 @@ def _searched(
     The first pair comes before any prediction, then one pair after each batch.
     """
     sources = tuple(settings.sources)
-    kind = Objective if is_several(model) else SingleObjective
+    kind = SearchObjective if is_several(model) else SingleObjective
     loaded = load(model) if isinstance(model, str | Path) else model
     objective = kind.of(loaded, molecule, towards, settings.sure, measured)
     rng, training = random.Random(settings.seed), training_set_of(objective.first_model)
@@ -198,7 +193,7 @@ def _searched(
         starts = objective.starts(sorted(tried, key=objective.order)[:EXPANDED])
 
 
-def _predicted(part: Sequence[tuple[Change, Way]], objective: Objective) -> Iterator[Any]:
+def _predicted(part: Sequence[tuple[Change, Way]], objective: SearchObjective) -> Iterator[Any]:
     """Yield neighbours with their predictions, without those that a model cannot read.
 
     Of the isomers that a change makes, the one that is farthest from the goal counts.
@@ -221,47 +216,3 @@ def _predicted(part: Sequence[tuple[Change, Way]], objective: Objective) -> Iter
             "way": way,
         }
         yield objective.candidate(changed, outcome, each if len(each) > 1 else [])
-
-
-def accessibility(mol: Chem.Mol) -> float | None:
-    """Return the synthetic accessibility from 1 (easy) to 10 (hard), Ertl 2009.
-
-    The result is None where RDKit comes without its Contrib folder, and for a molecule without
-    atoms, which RDKit cannot score.
-    """
-    scorer = _scorer()
-    if scorer is None or not mol.GetNumAtoms():
-        return None
-    return float(scorer.calculateScore(mol))
-
-
-def alerts(mol: Chem.Mol) -> tuple[str, ...]:
-    """Return the sorted names of substructure alerts: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
-    return tuple(sorted({match.GetDescription() for match in _catalog().GetMatches(mol)}))
-
-
-@lru_cache(maxsize=4096)  # a search asks again after every batch
-def feasibility(smiles: str) -> tuple[float | None, tuple[str, ...]]:
-    """Return the synthetic accessibility and the alerts of a molecule."""
-    mol = Chem.MolFromSmiles(smiles)
-    return accessibility(mol), alerts(mol)
-
-
-@cache
-def _catalog() -> FilterCatalog:
-    params = FilterCatalogParams()
-    params.AddCatalog(FilterCatalogParams.FilterCatalogs.BRENK)
-    params.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
-    return FilterCatalog(params)
-
-
-@cache
-def _scorer() -> Any:
-    """Load RDKit's script for the score, which is not part of its package."""
-    path = Path(RDConfig.RDContribDir) / "SA_Score" / "sascorer.py"
-    spec = importlib.util.spec_from_file_location("sascorer", path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

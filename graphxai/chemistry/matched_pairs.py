@@ -262,14 +262,14 @@ def activity_cliffs(
 
     Source: Maggiora 2006 (cliffs), Hussain 2010 (matched pairs), Hu 2012 (sizes).
     """
-    measured = np.asarray(values, dtype=np.float64)
-    if measured.shape != (len(smiles),):
-        raise ValueError(f"{len(smiles)} molecules, but values of shape {measured.shape}.")
+    given, measured = list(smiles), np.asarray(values, dtype=np.float64)
+    if measured.shape != (len(given),):
+        raise ValueError(f"{len(given)} molecules, but values of shape {measured.shape}.")
     if not (0 < similarity <= 1 and difference > 0):
         raise ValueError("similarity must lie in (0, 1] and difference above 0.")
     with rdBase.BlockLogs():
         used = np.flatnonzero(np.isfinite(measured)).tolist()
-        read = {row: Chem.MolFromSmiles(smiles[row]) for row in used}
+        read = {row: Chem.MolFromSmiles(given[row]) for row in used}
     molecules = {row: mol for row, mol in read.items() if mol is not None}
     if unreadable := [row for row in read if row not in molecules]:
         listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
@@ -302,4 +302,4 @@ def activity_cliffs(
                 )
             )
     cliffs.sort(key=lambda cliff: (-cliff.difference, -cliff.similarity, cliff.a, cliff.b))
-    return Cliffs(cliffs, list(smiles), measured)
+    return Cliffs(cliffs, given, measured)

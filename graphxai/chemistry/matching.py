@@ -100,6 +100,14 @@ def common_part(
     return CommonPart(best[same], best[~same], complete)
 
 
+def common_part_or_none(a: "Mol", b: "Mol") -> CommonPart | None:
+    """Return the part that two molecules share, or None if a second of search finds none."""
+    try:
+        return common_part(a, b, timeout=1)
+    except NoCommonPartError:
+        return None
+
+
 def _best_mapping(
     a: "Mol",
     b: "Mol",

@@ -5,9 +5,8 @@ An objective predicts, compares and chooses neighbours; `counterfactuals` search
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +18,25 @@ from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 
+from .changed_molecules import (
+    Counterfactual,
+    ProfileCounterfactual,
+    counts,
+    over_sites,
+    with_fronts,
+)
 from .contrast import NO_MOLECULE
-from .counterfactual_results import Counterfactual, Counterfactuals
+from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
 from .measurements import Measurements, measured_properties
 from .neighbours import SearchStart, Way
-from .profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from .profile_text import read_goal, read_profile
 
-Changed = TypeVar("Changed", Counterfactual, ProfileCounterfactual)
 Outcome = tuple[Mapping[str, Prediction], DesirabilityScore]
 
 
 @dataclass(frozen=True, eq=False)
-class Objective:
+class SearchObjective:
     """Goals for the properties of one or several models.
 
     Attributes:
@@ -52,7 +56,9 @@ class Objective:
     tables: Mapping[str, Measurements]
 
     @classmethod
-    def of(cls, models: Any, molecule: Any, towards: Any, sure: bool, measured: Any) -> "Objective":
+    def of(
+        cls, models: Any, molecule: Any, towards: Any, sure: bool, measured: Any
+    ) -> "SearchObjective":
         """Read the goals and predict the molecule. Errors are those of `counterfactuals`."""
         panel = ModelPanel.of(models)
         if isinstance(measured, Measurements):
@@ -101,7 +107,7 @@ class Objective:
         now = _worth(self.profile.score(self.before))
         ranked = [
             each
-            for each in _with_fronts(tried, [each.score.desirabilities for each in tried])
+            for each in with_fronts(tried, [each.score.desirabilities for each in tried])
             if _worth(each.score) > now and (not self.sure or counts(each, sure=True))
         ]
         ranked.sort(key=lambda each: (each.front, *self.order(each)))
@@ -153,7 +159,7 @@ class Objective:
 
 
 @dataclass(frozen=True, eq=False)
-class SingleObjective(Objective):
+class SingleObjective(SearchObjective):
     """A single goal for one model, of which the distance beyond the goal matters.
 
     Attributes:
@@ -229,7 +235,7 @@ class SingleObjective(Objective):
         """Return those that reach the goal by Pareto front, or else all, those nearest first."""
         good = [each for each in tried if counts(each, self.sure)]
         criteria = [[each.distance, each.similarity, each.trust] for each in good]
-        ranked = _with_fronts(good, criteria)
+        ranked = with_fronts(good, criteria)
         ranked.sort(key=lambda each: (each.front, -each.similarity, each.smiles))
         return over_sites(ranked or sorted(tried, key=self.order))
 
@@ -274,52 +280,3 @@ def _worth(score: DesirabilityScore) -> tuple[float, float]:
     The sum tells neighbours apart where one property makes the whole 0.
     """
     return score.overall or 0.0, sum(score.desirabilities)
-
-
-def counts(candidate: Any, sure: bool) -> bool:
-    """Return whether a neighbour reaches the goal, and with `sure` whether the model is sure."""
-    return candidate.reached and (not sure or bool(candidate.sure))
-
-
-def _with_fronts(neighbours: Sequence[Changed], criteria: Sequence[Any]) -> list[Changed]:
-    """Return neighbours with the number of their Pareto front."""
-    if not neighbours:
-        return []
-    fronts = pareto_fronts(np.array(criteria)).tolist()
-    return [replace(each, front=front) for each, front in zip(neighbours, fronts, strict=True)]
-
-
-def over_sites(ranked: Sequence[Changed]) -> list[Changed]:
-    """Return the best of every site first, then the second of every site, and so on.
-
-    Many exchanges of one ring are one idea. Changes are at the same site if they follow the same
-    earlier changes and at least half of the atoms that either alters are the same.
-    """
-    sites: list[list[Changed]] = []
-    for candidate in ranked:
-        for site in sites:
-            first, same = site[0], len(candidate.atoms & site[0].atoms)
-            of_both = len(candidate.atoms | first.atoms)
-            if candidate.way == first.way and 2 * same >= of_both > 0:
-                site.append(candidate)
-                break
-        else:
-            sites.append([candidate])
-    rounds = zip_longest(*sites)
-    return [candidate for each in rounds for candidate in each if candidate is not None]
-
-
-def pareto_fronts(values: NDArray[np.floating]) -> NDArray[np.intp]:
-    """Return the number of the Pareto front of each row of values (n, criteria), (n,).
-
-    Larger values are better. A row is in front 0 if no other row is at least as good in all
-    criteria and better in one. Front 1 is front 0 of the rows that are left, and so on.
-    """
-    row, rival = values[:, None], values[None]
-    better = np.logical_and((row >= rival).all(-1), (row > rival).any(-1))  # (n, n)
-    fronts = np.full(len(values), -1)
-    front = 0
-    while (left := fronts < 0).any():
-        fronts[left & ~better[left].any(0)] = front
-        front += 1
-    return fronts

@@ -1,6 +1,5 @@
 """The command `graphxai counterfactuals`: what to change so that the prediction changes."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +15,12 @@ from .arguments import (
     show_table,
 )
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out, print_table
+from .terminal import echo, echo_left_out
 
 if TYPE_CHECKING:
-    from graphxai.chemistry.counterfactuals import Counterfactuals
+    from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
     from graphxai.chemistry.desirability import PropertyGoal
     from graphxai.chemistry.measurements import Measurements
-    from graphxai.chemistry.profile_results import ProfileCounterfactuals
     from graphxai.explanation.compute.models import Model
     from graphxai.tables.rows import RowSource, TableRow
 
@@ -179,14 +177,12 @@ def _find_for_molecule(
     out: Path,
 ) -> None:
     from graphxai.chemistry.counterfactuals import counterfactuals as find
-    from graphxai.chemistry.profile_results import ProfileCounterfactuals
+
+    from .printing import print_changes
 
     results: Counterfactuals | ProfileCounterfactuals = find(model, smiles, towards, n, **options)
     results.save(out)
-    if isinstance(results, ProfileCounterfactuals):
-        print_profile_changes(results)
-    else:
-        print_changes(results)
+    print_changes(results)
     echo(f"{results.summary}.")
     echo(f"written: {out}")
 
@@ -262,44 +258,3 @@ def _save(
 def _named(row: "TableRow") -> dict[str, Any]:
     """Return the number of a row and, if the table has names, the name of its molecule."""
     return {"row": row.number} | ({} if row.name is None else {"name": row.name})
-
-
-def print_changes(results: "Counterfactuals") -> None:
-    """Print a table with a row for each counterfactual."""
-    from graphxai.chemistry.counterfactual_results import AT_CHANGE, percent
-
-    rows = []
-    for change, share in zip(results, results.at_change, strict=True):
-        predicted = f"{change.prediction}, sure" if change.sure else str(change.prediction)
-        if change.isomers:
-            values = ", ".join(str(prediction) for _, prediction in change.isomers)
-            predicted += f", worst of its isomers ({values})"
-        cells = [change.changes, change.smiles, predicted, change.change_in_full, percent(share)]
-        cells += [f"{change.similarity:.2f}", change.measured.sentence if change.measured else ""]
-        rows.append(cells)
-    columns = ("prediction", "predicted change", AT_CHANGE, "similarity")
-    title = f"{results.explanation.prediction.in_full}, towards {results.goal}"
-    _print(columns, rows, title, measured=any(change.measured for change in results))
-
-
-def print_profile_changes(results: "ProfileCounterfactuals") -> None:
-    """Print a table with the molecule and each change, and what it does to all properties."""
-    from graphxai.chemistry.measurements import sentence_about
-
-    shown = [("the molecule", results.smiles, results.score, "")]
-    shown += [(c.changes, c.smiles, c.score, sentence_about(c.measured)) for c in results]
-    rows = []
-    for name, smiles, score, sentence in shown:
-        parts = [f"{part.prediction}: {part.desirability or 0:.2f}" for part in score.parts]
-        rows.append([name, smiles, f"{score.overall or 0:.2f}", *parts, sentence])
-    columns = ("desirability", *(str(part.goal) for part in results.score.parts))
-    measured = any(change.measured for change in results)
-    _print(columns, rows, f"towards {results.profile}", measured=measured)
-
-
-def _print(columns: Sequence[str], rows: list[list[str]], title: str, *, measured: bool) -> None:
-    """Print changes with their SMILES, and what was measured, which the last cell of a row says."""
-    names = ("change", "SMILES", *columns, *(["measured"] if measured else []))
-    looks = {name: {"overflow": "fold"} if name in ("change", "SMILES") else {} for name in names}
-    shown = [row[: len(names)] for row in rows]
-    print_table(looks, shown, title=title, title_justify="left")

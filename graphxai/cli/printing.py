@@ -1,7 +1,8 @@
-"""What the command line prints of explanations and predictions, and of scores."""
+"""What the command line prints of explanations, predictions, changes and scores."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill, indent
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box  # typer brings it
@@ -13,9 +14,13 @@ from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 
-from .terminal import echo, printable
+from .terminal import echo, print_table, printable
+
+if TYPE_CHECKING:
+    from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
 
 SHOWN_NODES = 5
+Rows = list[list[str]]
 
 
 def print_explanation(explanation: Explanation) -> None:
@@ -40,6 +45,36 @@ def print_explanation(explanation: Explanation) -> None:
         symbol = "" if molecule is None else molecule.GetAtomWithIdx(node).GetSymbol()
         number = node if given is None else given.atoms[node]  # as in the picture
         echo(f"    {f'{symbol}{number}':6s} {explanation.format_node(node)}")
+
+
+def print_changes(results: "Counterfactuals | ProfileCounterfactuals") -> None:
+    """Print a table with a row for each change. Several goals have one for the molecule too."""
+    from graphxai.chemistry.counterfactual_results import AT_CHANGE, Counterfactuals, percent
+
+    rows: Rows = []
+    if isinstance(results, Counterfactuals):
+        title = f"{results.explanation.prediction.in_full}, towards {results.goal}"
+        columns = ["prediction", "predicted change", AT_CHANGE, "similarity"]
+        for change, share in zip(results, results.at_change, strict=True):
+            predicted = f"{change.prediction}, sure" if change.sure else str(change.prediction)
+            if change.isomers:
+                values = ", ".join(str(prediction) for _, prediction in change.isomers)
+                predicted += f", worst of its isomers ({values})"
+            cells = [predicted, change.change_in_full, percent(share), f"{change.similarity:.2f}"]
+            rows.append([change.changes, change.smiles, *cells, change.measured_sentence])
+    else:
+        title = f"towards {results.profile}"
+        columns = ["desirability", *(str(part.goal) for part in results.score.parts)]
+        told = [(each.changes, each, each.measured_sentence) for each in results]
+        for name, each, sentence in [("the molecule", results, ""), *told]:
+            parts = [
+                f"{part.prediction}: {part.desirability or 0:.2f}" for part in each.score.parts
+            ]
+            rows.append([name, each.smiles, f"{each.score.overall or 0:.2f}", *parts, sentence])
+    measured = ["measured"] if any(change.measured for change in results) else []
+    names = ("change", "SMILES", *columns, *measured)
+    looks = {name: {"overflow": "fold"} if name in ("change", "SMILES") else {} for name in names}
+    print_table(looks, [row[: len(names)] for row in rows], title=title, title_justify="left")
 
 
 def print_note(note: str) -> None:
@@ -77,7 +112,6 @@ def print_glossary(explanations: Sequence[Explanation]) -> None:
 
 
 SHORTEST_NAME = 8  # characters of the first column in a narrow terminal
-Rows = list[list[str]]
 
 
 def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphxai.chemistry.counterfactuals import Counterfactual
+from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.fragments import Fragments
-from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task

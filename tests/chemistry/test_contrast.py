@@ -461,3 +461,10 @@ def test_rows_without_a_value_or_a_molecule_are_ignored():
         gx.activity_cliffs(["C", "CC"], [1.0])
     with pytest.raises(ValueError, match="similarity must lie in"):
         gx.activity_cliffs(["C"], [1.0], similarity=0.0)
+
+
+def test_columns_of_a_part_of_a_frame_are_counted_from_its_first_row():
+    frame = pd.DataFrame({"smiles": ["CCO", "Cc1ccccc1", "Clc1ccccc1"], "value": [0.0, 4.0, 7.0]})
+    part = frame[1:]  # whose first row pandas calls 1
+    (cliff,) = gx.activity_cliffs(part.smiles, part.value, similarity=0.1)
+    assert (cliff.a, cliff.b, cliff.difference) == (1, 0, 3.0)

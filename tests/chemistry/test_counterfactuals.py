@@ -10,8 +10,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import accessibility, alerts, search
-from graphxai.chemistry.objectives import pareto_fronts
+from graphxai.chemistry.changed_molecules import accessibility, alerts, pareto_fronts
+from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.profile_text import read_goal
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"

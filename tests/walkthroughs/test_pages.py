@@ -46,7 +46,7 @@ def taken_for_granted() -> dict[str, dict]:
     drugs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:3]]
     graphs = [Data(x=d.x.float() / 5, edge_index=d.edge_index) for d in drugs]
     return {
-        "Researchers: wrap a model, measure methods": {
+        "I have a network": {
             "my_gps": Gps().eval(),
             "graphs": graphs,
             "my_own_function": lambda model, batch, target: batch.mask.float(),

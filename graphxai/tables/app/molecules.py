@@ -14,7 +14,7 @@ from rdkit import Chem
 from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.fragments import fragments
-from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.neighbours import exchanged, fragments_for
 from graphxai.chemistry.transformations import Change, transformed
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
@@ -239,12 +239,10 @@ def _drawn_like(
     reference = _placed(before, like.get("x"), like.get("y"))
     origin = like.get("origin")
     if not (isinstance(origin, list) and _is_origin(origin, mol, before)):
-        try:
-            mapping = common_part(before, mol, timeout=1).mapping
-        except NoCommonPartError:
+        if (part := common_part_or_none(before, mol)) is None:
             return laid_out(mol), new
         origin = new
-        for was, atom in mapping.tolist():
+        for was, atom in part.mapping.tolist():
             origin[atom] = was
     pairs = np.array([(was, atom) for atom, was in enumerate(origin) if was >= 0])
     return (aligned(mol, reference, pairs) if len(pairs) > 1 else laid_out(mol)), origin

@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 from graphxai.api import predict
-from graphxai.chemistry.counterfactuals import Counterfactual, Counterfactuals, search
+from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
+from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
+from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.profile_results import ProfileCounterfactual, ProfileCounterfactuals
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.panel import ModelPanel

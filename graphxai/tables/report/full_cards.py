@@ -8,11 +8,11 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from graphxai.chemistry.counterfactuals import Counterfactual, counterfactuals
+from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
+from graphxai.chemistry.counterfactuals import counterfactuals
 from graphxai.chemistry.desirability import PropertyGoal
-from graphxai.chemistry.matching import NoCommonPartError, common_part
+from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.profile_results import ProfileCounterfactual
 from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.inputs import prepare_all
 from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
@@ -219,11 +219,9 @@ def _explained(
             raise result
         changed, trust = result
         mol = changed.atoms()
-        try:  # in the pose of the molecule
-            mapping = common_part(explanation.atoms(), mol, timeout=1).mapping
-            placed = aligned(mol, laid_out(explanation.atoms()), mapping)
-        except NoCommonPartError:
-            placed = laid_out(mol)
+        placed = laid_out(mol)
+        if part := common_part_or_none(explanation.atoms(), mol):  # in the pose of the molecule
+            placed = aligned(mol, laid_out(explanation.atoms()), part.mapping)
         judged = {"level": trust.level, "sentence": trust.sentence}
         drawn = view_facts(changed) | {"draw": drawing(placed, keep=True)}
         shown.append(drawn | {"trust": judged})

@@ -1,0 +1,94 @@
+"""Hand over 500 compounds in every way, and compare the answers of all bundled models.
+
+The ways are those of `tests/helpers/ways.py`: `python benchmarks/ways.py` writes `results/ways.md`.
+"""
+
+import sys
+import warnings
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+from rdkit import Chem, rdBase
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+from ways import WAYS, coming_perception  # noqa: E402
+
+import graphxai as gx  # noqa: E402
+from one_compound import MODELS, outputs, test_part  # noqa: E402
+
+COMPOUNDS = 500
+TOLERANCE = 1e-4
+TARGET = ROOT / "benchmarks" / "results" / "ways.md"
+SMALLEST_ION = 8  # heavy atoms; a smaller compound is itself a counter-ion or a solvent
+
+
+def compounds() -> list[Chem.Mol]:
+    """Return test compounds of all models in turn, each without a counter-ion."""
+    in_turn = zip_longest(*map(test_part, MODELS))
+    texts = dict.fromkeys(text for row in in_turn for text in row if text and "." not in text)
+    mols = map(Chem.MolFromSmiles, texts)
+    return [mol for mol in mols if mol.GetNumAtoms() > SMALLEST_ION][:COMPOUNDS]
+
+
+def handed_over(way: str, mols: list[Chem.Mol]) -> dict[int, str | Chem.Mol]:
+    """Return what is handed over, by the position of the compound, where there is such a way."""
+    given = {}
+    for k, mol in enumerate(mols):
+        try:
+            made = WAYS[way](Chem.Mol(mol))
+        except (ValueError, RuntimeError):  # RDKit has no such form of this compound
+            continue
+        if made is not None:
+            given[k] = made
+    return given
+
+
+def table() -> str:
+    """Return the page: for each way, the largest change of any model and how many compounds."""
+    mols = compounds()
+    texts = [Chem.MolToSmiles(mol) for mol in mols]
+    models = [gx.load(name) for name in MODELS]
+    expected = [outputs(model, texts) for model in models]
+    rows = []
+    for way in [*WAYS, "SMILES under the coming perception"]:
+        given = handed_over(way, mols) if way in WAYS else dict(enumerate(texts))
+        largest, adrift = 0.0, np.zeros(len(given), bool)
+        for model, of_model in zip(models, expected, strict=True):
+            if way in WAYS:
+                found = outputs(model, list(given.values()))
+            else:
+                with coming_perception():
+                    found = outputs(model, list(given.values()))
+            change = np.nan_to_num(np.abs(found - of_model[list(given)]), nan=np.inf).max(1)
+            largest, adrift = max(largest, float(change.max())), adrift | (change > TOLERANCE)
+        rows.append(f"| {way} | {len(given)} | {largest:.6f} | {int(adrift.sum())} |")
+        print(
+            rows[-1],
+            [texts[k] for k, bad in zip(given, adrift, strict=True) if bad][:3],
+            flush=True,
+        )
+    return "\n".join(
+        [
+            "# Ways of handing over a compound",
+            "",
+            f"{len(mols)} test compounds, and all bundled models that read molecules:"
+            f" {', '.join(MODELS)}. Probabilities are those of the last class. An infinite change"
+            " is a refusal. In space, three metal complexes have a geometry that their SMILES"
+            " lack. From the CXSMILES with coordinates, RDKit reads one compound without the"
+            " configuration of its double bond. Made by `python benchmarks/ways.py`.",
+            "",
+            f"| way | compounds | largest change | changed by more than {TOLERANCE} |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with rdBase.BlockLogs():
+        TARGET.write_text(table(), encoding="utf-8")
