@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,7 +189,7 @@ class CleanTable:
                 row[:] = graph.bounds[0]
         return bounds
 
-    @property
+    @cached_property
     def rows(self) -> tuple[int, ...]:
         """The number of each molecule's first row, counted from 1 after the header."""
         return tuple(int(graph.row) for graph in self.graphs)
