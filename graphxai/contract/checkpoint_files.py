@@ -212,7 +212,7 @@ class NetworkFiles:
     def read(
         self,
         folder: str | Path,
-        kinds: dict[str, type],
+        kinds: Mapping[str, type],
         build: Callable[[dict[str, Tensor], dict[str, Any]], Network],
     ) -> tuple[Network, dict[str, Any]]:
         """Return the network that `build` makes from tensors and card, and the card.
