@@ -55,7 +55,7 @@ class ParsedNumbers:
     Args:
         values (n,): NaN where there is no number.
         unclear: positions of cells such as "9,150" where nothing says what the comma means.
-        units: the unit behind the number in a cell, by position.
+        units: the unit after the number in a cell, by position.
     """
 
     values: FloatArray
@@ -151,7 +151,7 @@ def _value(text: str, commas: int, points: int) -> float | None:
 
 
 def _unit(text: str) -> str:
-    """Return the unit behind a number, or "" if there is none of `UNITS`."""
+    """Return the unit after a number, or "" if there is none of `UNITS`."""
     match = WITH_UNIT.fullmatch(text)
     if match is None:
         return ""

@@ -107,9 +107,9 @@ def structure_occurrences(
         else:
             places.AllocateBitInfoMap()
         generator.GetCountFingerprint(mol, additionalOutput=places)
-        found = places.GetBitPaths() or places.GetBitInfoMap() or {}
-        for bit in sorted(found):
-            for place in found[bit]:
+        occurrences = places.GetBitPaths() or places.GetBitInfoMap() or {}
+        for bit in sorted(occurrences):
+            for place in occurrences[bit]:
                 if STRUCTURES[kind] in ("atom pair", "torsion"):
                     covered = place
                 else:  # an atom and the radius around it

@@ -64,7 +64,7 @@ class Parent(NamedTuple):
     Args:
         mol: the parent, sanitised.
         atoms: for each of its atoms, the number of the same atom in the molecule.
-        changes: what was done, in words; not empty.
+        changes: what was done, as text; not empty.
     """
 
     mol: Chem.Mol
@@ -78,7 +78,7 @@ class _Component(NamedTuple):
     Args:
         atoms: their numbers.
         smiles: canonical, neutral where it can be.
-        name: what is removed with it, in words.
+        name: what is removed with it, as text.
         listed: whether it is a counter-ion or a solvent.
         organic: whether it has carbon.
         charge: what is left of its charge.

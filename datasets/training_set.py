@@ -50,7 +50,7 @@ class Nearness:
 
     @property
     def sentence(self) -> str:
-        """The nearness in words."""
+        """The nearness as text."""
         if self.unseen:
             return f"no training compound contains {' or '.join(self.unseen)}"
         place = {"near": "near", "edge": "at the edge of", "far": "far from"}.get(self.word)

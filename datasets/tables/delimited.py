@@ -131,7 +131,7 @@ def _require_closed_quote(path: Path, layout: TextLayout, line: int) -> None:
 
 
 def list_rows(path: Path, layout: TextLayout) -> Iterator[Row]:
-    """Yield the rows of a list whose lines hold a SMILES and, behind a space or tab, a name.
+    """Yield the rows of a list whose lines hold a SMILES and, after a space or tab, a name.
 
     The first line is a header if it does not begin with a SMILES. `LIST_COLUMNS` names the cells.
     """

@@ -170,8 +170,8 @@ def _searched(
         start, judged = Chem.MolToSmiles(mol), []
         _, before = feasibility(start)
         for each in objective.chosen(tried)[:n]:
-            effort, found = feasibility(each.smiles)
-            new = tuple(alert for alert in found if alert not in before)
+            effort, alerts = feasibility(each.smiles)
+            new = tuple(alert for alert in alerts if alert not in before)
             added = replace(each, accessibility=effort, alerts=new)
             judged.append(added.compared(start, objective.tables))
         return objective.results(tuple(judged), tried)

@@ -57,7 +57,7 @@ class DesirabilityCurve:
         return max(0.0, share) ** self.power
 
     def __str__(self) -> str:
-        """Return the curve in words, such as "1 from 7.5 up, 0 below 6.18"."""
+        """Return the curve as text, such as "1 from 7.5 up, 0 below 6.18"."""
         low, high = self.one_from, self.one_to
         if math.isfinite(low) and math.isfinite(high):
             plateau = f"1 at {low:.4g}" if low == high else f"1 between {low:.4g} and {high:.4g}"
@@ -154,7 +154,7 @@ class PropertyGoal:
 
     @property
     def explanation(self) -> str:
-        """The goal in words, with how desirability is counted."""
+        """The goal as text, with how desirability is counted."""
         counted = f"the probability of {self.label}" if self.label is not None else str(self.curve)
         weight = "" if self.weight == 1 else f", weight {self.weight:g}"
         unit = f" ({self.of.task.unit})" if self.of.task.unit else ""
@@ -271,7 +271,7 @@ class PropertyProfile:
 
     @property
     def explanation(self) -> str:
-        """The goals in words, a line for each, and how they are joined."""
+        """The goals as text, a line for each, and how they are joined."""
         weights = "" if all(goal.weight == 1 for goal in self.goals) else "weighted "
         joined = f"Together: the {weights}geometric mean, in which a single 0 makes all 0."
         return "\n".join([*(f"{goal.explanation}." for goal in self.goals), joined])

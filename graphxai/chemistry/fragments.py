@@ -293,7 +293,7 @@ def _summed(
 
 
 def _named(name: str | None, smiles: str, scheme: str) -> str:
-    """Return the name of a part, or else its structure in words.
+    """Return the name of a part, or else its structure as text.
 
     A table distinguishes side chains by name, so a side chain without a name keeps its SMILES.
     """

@@ -1,9 +1,9 @@
 """Find the corresponding atoms of two molecules, their maximum common substructure.
 
 Rings match only whole rings, and bonds match by order. Atoms may differ in element, because one
-exchanged ring atom would otherwise lose the whole ring and all that lies behind it. If more than a
-tenth of the matched atoms differ in element, a second search requires equal elements, and the
-mapping with more equal atoms is kept.
+exchanged ring atom would otherwise lose the whole ring and all that is attached beyond it. If more
+than a tenth of the matched atoms differ in element, a second search requires equal elements, and
+the mapping with more equal atoms is kept.
 
 The search for a pattern has limited time. RDKit's cannot be interrupted, and a vague pattern in a
 cage of rings takes twice as long for each further atom. So it asks at each comparison of atoms

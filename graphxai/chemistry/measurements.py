@@ -82,7 +82,7 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """The measured values in words."""
+        """The measured values as text."""
         parts = []
         after = self.bound if self.after is None else f"{self.after:.4g}"
         if after:
@@ -108,7 +108,7 @@ class Measurements:
     Args:
         name: name of the measured value.
         values: the value of each compound, or the mean if it was measured repeatedly.
-        note: the values or SMILES that were not understood, in words; empty if all were.
+        note: the values or SMILES that were not understood, as text; empty if all were.
         bounds: what is known of compounds that have only bounds, such as ">10". Changes are
             not counted from them.
         standardise: how molecules are brought to their compounds, as by the model compared with.

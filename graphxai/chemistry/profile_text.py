@@ -83,7 +83,7 @@ def single_goal(model: Model, text: str) -> PropertyGoal | None:
 
 
 class _Settings(NamedTuple):
-    """What the brackets behind a goal say: where desirability is 0, its weight and its exponent."""
+    """What stands in brackets after a goal: where desirability is 0, weight and exponent."""
 
     zeros: tuple[float, ...] = ()
     weight: float = 1.0

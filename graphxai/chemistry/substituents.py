@@ -99,26 +99,26 @@ def _flat(smiles: str) -> str:
     return str(Chem.MolToSmiles(Chem.MolFromSmiles(smiles), isomericSmiles=False))
 
 
-def _named(mol: "Mol", behind: int, first: int) -> str | None:
-    """Return the name of the substituent that begins at atom `first`, bonded to atom `behind`."""
-    bond, atom = mol.GetBondBetweenAtoms(behind, first), mol.GetAtomWithIdx(first)
+def _named(mol: "Mol", anchor: int, first: int) -> str | None:
+    """Return the name of the substituent that begins at atom `first`, bonded to atom `anchor`."""
+    bond, atom = mol.GetBondBetweenAtoms(anchor, first), mol.GetAtomWithIdx(first)
     if not bond.IsInRing():
         (branch,) = (part for atoms, part in cut_smiles(mol, [bond.GetIdx()]) if first in atoms)
         if (name := _listed().get(branch)) is not None:
             return name
     if atom.IsInRing():
-        return _ring(mol, behind, first)
+        return _ring(mol, anchor, first)
     if atom.GetFormalCharge() or atom.GetNumRadicalElectrons():
         return None
-    return _joined(mol, behind, atom)
+    return _joined(mol, anchor, atom)
 
 
-def _joined(mol: "Mol", behind: int, atom: "Atom") -> str | None:
+def _joined(mol: "Mol", anchor: int, atom: "Atom") -> str | None:
     """Name a group whose first atom joins it to others: an ether, amine, carbonyl or chain."""
     oxo, others, first = 0, [], atom.GetIdx()
     for bond in atom.GetBonds():
         other = bond.GetOtherAtomIdx(first)
-        if other == behind:
+        if other == anchor:
             continue
         is_oxo = mol.GetAtomWithIdx(other).GetAtomicNum() == 8 and bond.GetBondTypeAsDouble() == 2
         if not is_oxo and bond.GetBondTypeAsDouble() != 1:
@@ -129,7 +129,7 @@ def _joined(mol: "Mol", behind: int, atom: "Atom") -> str | None:
             others.append(other)
     kind = (atom.GetSymbol(), oxo, len(others))
     if kind == ("C", 0, 1):
-        return _chain(mol, behind, first)
+        return _chain(mol, anchor, first)
     suffix = {
         ("O", 0, 1): "oxy",
         ("S", 0, 1): "thio",
@@ -155,9 +155,9 @@ def _joined(mol: "Mol", behind: int, atom: "Atom") -> str | None:
     return f"{_bracketed(named[0])}{suffix}"
 
 
-def _chain(mol: "Mol", behind: int, first: int) -> str | None:
+def _chain(mol: "Mol", anchor: int, first: int) -> str | None:
     """Name a chain of CH2 with something else at its end: "2-hydroxyethyl"."""
-    length, last, before = 0, first, behind
+    length, last, before = 0, first, anchor
     while True:
         atom = mol.GetAtomWithIdx(last)
         onward = [a.GetIdx() for a in atom.GetNeighbors() if a.GetIdx() != before]
@@ -185,7 +185,7 @@ class _Parent(NamedTuple):
     locants: "tuple[_Locant, ...]"
 
 
-def _ring(mol: "Mol", behind: int, first: int) -> str | None:
+def _ring(mol: "Mol", anchor: int, first: int) -> str | None:
     """Name a ring attached at `first`, with its substituents at the lowest possible locants."""
     (system,) = [atoms for atoms in ring_systems(mol) if first in atoms]
     parent = _parents().get(skeleton(mol, system))
@@ -195,7 +195,7 @@ def _ring(mol: "Mol", behind: int, first: int) -> str | None:
     for index in system:
         for bond in mol.GetAtomWithIdx(index).GetBonds():
             other = bond.GetOtherAtomIdx(index)
-            if other in system or (index, other) == (first, behind):
+            if other in system or (index, other) == (first, anchor):
                 continue
             order, end = bond.GetBondTypeAsDouble(), mol.GetAtomWithIdx(other)
             is_oxo = order == 2 and end.GetAtomicNum() == 8 and end.GetDegree() == 1

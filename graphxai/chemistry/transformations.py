@@ -23,7 +23,7 @@ class Change:
 
     Args:
         smiles: canonical SMILES.
-        name: the change in words.
+        name: the change as text.
         source: where the change comes from.
         atoms: atoms of the first molecule that are gone, or that have other neighbours, hydrogens
             or charge.
@@ -80,7 +80,7 @@ class NewMolecules:
 
         Args:
             product: the molecule that came out.
-            name: the change in words.
+            name: the change as text.
             source: where the change comes from.
             origin: the property of the product's atoms that holds their index before the change.
         """

@@ -70,7 +70,7 @@ class Input:
 
     @property
     def note(self) -> str:
-        """What was done to the molecule that was given, in words; empty if nothing was."""
+        """What was done to the molecule that was given, as text; empty if nothing was."""
         return "" if self.as_given is None else self.as_given.sentence
 
     @property

@@ -279,7 +279,7 @@ class ShownModel:
         return f"<table>{rows}</table>"
 
     def _described(self) -> dict[str, str]:
-        """Return name, tasks, score and size in words. A model without a score has none."""
+        """Return name, tasks, score and size as text. A model without a score has none."""
         origin: Origin = self.origin  # type: ignore[attr-defined]
         config: TaskSet = self.config  # type: ignore[attr-defined]
         score = origin.metadata.get("summary")
@@ -299,7 +299,7 @@ class ShownModel:
 
 
 def tasks_text(tasks: tuple[Task, ...]) -> str:
-    """Return what a model predicts in words, such as `solubility (regression)`."""
+    """Return what a model predicts as text, such as `solubility (regression)`."""
     named = [f"{task.name} ({task.kind})" for task in tasks[:LISTED]]
     more = [f"{len(tasks) - LISTED} more"] if len(tasks) > LISTED else []
     return ", ".join([*named, *more])

@@ -26,7 +26,7 @@ class ResolvedTarget:
     Args:
         weights: the weight of each output (B, num_outputs).
         offset: the number added to the sum (B,).
-        labels: f_c in words, for each graph.
+        labels: f_c as text, for each graph.
         rivals (B, num_outputs): True at the other classes if f_c is the logit of one of several
             classes.
         is_class: whether f_c is the logit of a class.
@@ -273,7 +273,7 @@ def _names(config: TaskSet) -> list[str]:
 
 
 def _list_tasks(config: TaskSet) -> str:
-    """Return the tasks of a model with their classes, in words."""
+    """Return the tasks of a model with their classes, as text."""
     named = [
         f"{task.name!r} ({', '.join(task.classes)})" if task.classes else repr(task.name)
         for task in config.tasks[:LISTED]

@@ -159,7 +159,7 @@ def _node_of(tensor: Tensor) -> Node:
 
 
 def _in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, ...]]:
-    """Return all nodes behind a node, up to the inputs, after those that they read."""
+    """Return the ancestors of a node, up to the inputs, each after those that it reads."""
     ordered: dict[Node, tuple[Edge, ...]] = {}
     entered: dict[Node, tuple[Edge, ...]] = {}
     todo = [root]

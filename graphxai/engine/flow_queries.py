@@ -94,7 +94,7 @@ class FlowQueries:
         return self._behind[key]
 
     def makers(self, value: int, through: Set[str]) -> list[Op]:
-        """Return the operations that made the values behind this one."""
+        """Return the operations that made the values from which this one was made."""
         ops = map(self.trace.op_of, self.behind(value, through))
         return [op for op in ops if op is not None]
 
@@ -104,7 +104,7 @@ class FlowQueries:
         return all(ends(value) or self.trace.op_name(value) in through for value in back)
 
     def back(self, value: int, through: Set[str], ends: Callable[[int], bool]) -> Iterator[int]:
-        """Yield the values behind this one, up to the ends. The first of equals stands for all."""
+        """Yield the values that this one was made from, up to the ends, and equal ones once."""
 
         def further(value: int, op: Op) -> Iterator[int]:
             goes_on = op.name in through and not ends(value)

@@ -162,7 +162,7 @@ class ExplainedPass(NamedTuple):
         gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
         relevance: that of the tokens, (B, T).
         shares: the share (B,) of each line of the ledger.
-        unseen: the constants that the pass adds and autograd does not know, each in words.
+        unseen: the constants that the pass adds and autograd does not know, each as text.
     """
 
     gradient: Tensor

@@ -317,7 +317,7 @@ class Nonlinearity(NamedTuple):
     """A step that keeps its gradient although a rule was requested.
 
     Args:
-        what: the step in words.
+        what: the step as text.
         op: the operation.
     """
 

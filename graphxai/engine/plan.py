@@ -81,7 +81,7 @@ class Roles:
         self.held.setdefault(op.number, {}).setdefault(value, rule)
 
     def notes(self) -> dict[int, str]:
-        """Say the role of operations in words, by number, for `Trace.listing`."""
+        """Say the role of operations as text, by number, for `Trace.listing`."""
         notes: dict[int, list[str]] = {}
         for numbers, text in (
             (self.softmax, "part of a softmax"),

@@ -163,7 +163,7 @@ def explain_recorded(request: PassRequest, rules: Rules, weights: Tensor) -> Exp
 
 
 def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
-    """Yield the constants that a recorded pass adds and autograd does not know, in words.
+    """Yield the constants that a recorded pass adds and autograd does not know, as text.
 
     Autograd knows the model's parameters and the graph's other attributes. Zeros, and masks of
     zeros and minus infinity, add nothing. But buffers may change, also those of zeros.

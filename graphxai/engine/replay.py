@@ -227,7 +227,7 @@ def acting_rules(plan: ReplayPlan) -> set[OperationRule]:
 def apply_custom_rule(
     rule: OperationRule, func: Function, x: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """Compute an operation by a custom rule, and add the bias of a norm behind it."""
+    """Compute an operation by a custom rule, and add the bias of a norm after it."""
     settings, bias = list(args), None
     place = {"layer_norm": 2, "group_norm": 1}.get(rule.operation)
     if place is not None and len(settings) > place:

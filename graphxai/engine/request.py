@@ -101,7 +101,7 @@ class PassMemory:
         Args:
             name: that of the model.
             trace: the recorded list of the pass.
-            unseen: the constants that autograd does not know, in words.
+            unseen: the constants that autograd does not know, as text.
         """
         failures = self._failures.get(rules)
         if not failures:

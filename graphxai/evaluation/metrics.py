@@ -50,7 +50,7 @@ class Metric:
 
     @property
     def direction(self) -> str:
-        """Which way is better, in words."""
+        """Which way is better, as text."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
 

@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The outcome in words."""
+        """The outcome as text."""
         if not self.significant:
             return "not significant"
         return f"{self.first} {'higher' if self.difference.mean > 0 else 'lower'}"

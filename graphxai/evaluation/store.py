@@ -32,7 +32,7 @@ class Unit:
         digest: the hash of the graph.
         method: the name of the method.
         nodes: how many nodes the graph has.
-        target: the explained output, in words.
+        target: the explained output, as text.
         values: the values by operator and metric. The operator is "none" if no nodes are removed,
             and an undefined value is NaN.
         curves: the curves by operator and "activation" or "pruning", on the common grid of

@@ -39,7 +39,7 @@ class Attribution:
         biases: the share of additive parameters (B,).
         output: the explained f_c (B,).
         outputs: all outputs of the model (B, num_outputs).
-        labels: f_c of each graph in words.
+        labels: f_c of each graph as text.
         mask: True at nodes (B, N).
         features: `relevance` split exactly by feature (B, N, F), or None.
         structure: by name, the share (B,) of each term of the structural bias. It is None if no

@@ -34,7 +34,7 @@ class EdgeShapley:
         spread: their standard errors (M,) over pairs of orders, zero if there is only one pair.
         output: f_c of the graph.
         without: f_c of the graph's nodes without any edge.
-        label: f_c in words.
+        label: f_c as text.
         types: of a heterogeneous graph, the type of each edge, such as "author writes paper".
     """
 

@@ -56,7 +56,7 @@ class HeadStatistics:
         base_rates: the largest such share (K,) of a head that always looks at one distance. It is
             max(lambda_k) in Song 2024.
         rows: the number of rows.
-        data: which data was measured, in words.
+        data: which data was measured, as text.
         sha256: the hash of the model's weights, or "".
     """
 
@@ -131,7 +131,7 @@ def head_statistics(
     Args:
         model: a Graphormer, or any model after `wrap`.
         inputs: as for `graphxai.explain`.
-        data: what the inputs are, in words.
+        data: what the inputs are, as text.
         relations: relations to measure instead, by name, such as the syntactic dependencies of
             sentences in Song 2024. Each has the pairs `(query, key)` of every input, in the order
             of the inputs. Nodes, or tokens, are counted from 0 and without a class token. A

@@ -17,7 +17,7 @@ class Traits:
         large_score_means: for methods without negative scores, what a large score says about a
             node, such as "attended to". It is empty if the sign says for or against the target.
         caveat: what readers of the scores must know. It is shown beside the scores.
-        cost: how many passes the method takes, in words such as "1 forward, 1 backward".
+        cost: how many passes the method takes, as text such as "1 forward, 1 backward".
         draws_random_numbers: whether scores depend on random numbers drawn in the order of the
             nodes.
         searches_curve: whether the method evaluates the curve that AUAC integrates, so that its

@@ -31,7 +31,7 @@ class ExplainedGraph:
 
     Args:
         relevance: the relevance of each node (N,), with its sign.
-        target: the explained output, in words.
+        target: the explained output, as text.
         wanted: the explained output as a `Target`, for explaining it again.
         prediction: the model's prediction for the task of the target.
         predictions: the model's predictions for all tasks.
@@ -231,7 +231,7 @@ class ExplainedGraph:
 
     @property
     def headline(self) -> str:
-        """The prediction in words."""
+        """The prediction as text."""
         return minus_signs(f"{self.prediction.task}: {self.prediction}")
 
     @property

@@ -230,7 +230,7 @@ class Explanation(ExplainedGraph, Result):
         OGB's encoding, where half of a bond's relevance belongs to each direction, and other graphs
         have those of the input. Graphs with several types of nodes have only their number of nodes.
         Further attributes are `pos` (of superpixels), `smiles`,
-        `method`, `label` (the target in words) and `ledger`.
+        `method`, `label` (the target as text) and `ledger`.
         """
         import torch
         from torch_geometric.explain import Explanation as PygExplanation

@@ -157,7 +157,7 @@ class Prediction:
 
     @property
     def range(self) -> str:
-        """The interval or the classes in words, `90 %: 5.12 to 7.90`, or "" without `conformal`."""
+        """The interval or the classes as text, `90 %: 5.12 to 7.90`, or "" without `conformal`."""
         share = f"{100 * self.level:g} %"
         if (classes := self.classes) is not None:
             return f"{share}: {' or '.join(classes)}"

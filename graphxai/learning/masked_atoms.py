@@ -126,7 +126,7 @@ def fit_masked_atoms(
             them.
         held_out: the share of the graphs that is held out for measuring.
         seed: the seed of all random numbers.
-        data: what the graphs are, in words, for the card.
+        data: what the graphs are, as text, for the card.
         progress: as for `explain`.
 
     Raises:

@@ -155,7 +155,7 @@ class Scale:
         return signed(value).removeprefix("+") if self.one_sided else signed(value)
 
     def key(self, legend: Sequence[str]) -> str:
-        """Return what the colours mean, in words.
+        """Return what the colours mean, as text.
 
         Args:
             legend: the words for negative and for positive relevance.

@@ -137,7 +137,7 @@ def framed_graph(
         scale: the colours of the bar.
         picture: the words and the size of the picture.
         strength (N,): decides which nodes of a large graph are drawn, those with the largest.
-        about: what is drawn, in words for screen readers.
+        about: what is drawn, as text for screen readers.
         ringed: the nodes that are drawn in any case.
         arcs: the nodes between which there are arcs, for which there has to be room around.
 

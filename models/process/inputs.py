@@ -113,9 +113,10 @@ def encoded(value: Any, graph: Any) -> Input:
 
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
-    found = structure_occurrences(graph.get("mol") or graph.get("read") or _read(graph.smiles))
+    mol = graph.get("mol") or graph.get("read") or _read(graph.smiles)
+    occurrences = structure_occurrences(mol)
     names = ("count_columns", "count_sizes", "count_atoms")
-    counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, found), strict=True)))
+    counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, occurrences), strict=True)))
     return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
 
 

@@ -54,7 +54,7 @@ class Gate:
 
 
 def find_gates(trace: Trace, nodes: NodeIds, places: int) -> tuple[dict[int, Gate], list[str]]:
-    """Return the gates of a pass by the numbers of their operations, and what has none in words.
+    """Return the gates of a pass by the numbers of their operations, and what has none as text.
 
     Args:
         nodes: the ids of its values, from `track_structure`.

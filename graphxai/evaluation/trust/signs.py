@@ -65,7 +65,7 @@ class Sign:
         name: what was measured.
         level: how good the value is.
         value: the measured value, or None if there is none.
-        text: the finding in words.
+        text: the finding as text.
         figures: the figures behind the finding.
         structures: the SMILES of the molecules that the finding is about.
     """
@@ -79,7 +79,7 @@ class Sign:
 
     @property
     def sentence(self) -> str:
-        """The finding in words, with the figures or structures in parentheses."""
+        """The finding as text, with the figures or structures in parentheses."""
         behind = self.figures or "; ".join(self.structures)
         return f"{self.text} ({behind})" if behind else self.text
 

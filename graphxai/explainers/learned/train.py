@@ -96,7 +96,7 @@ def fit_explainer(
         epochs: how often the network learns from each graph's activation curve.
         held_out: the share of the graphs to hold out for measuring, of at most 100 graphs.
         seed: draws the classes, the order of the graphs and the network's first weights.
-        data: what the graphs are, in words, for the card.
+        data: what the graphs are, as text, for the card.
         progress: whether to show a bar, as for `explain`.
 
     Raises:

@@ -186,7 +186,7 @@ class _Numbers:
         spread: how far each score may be off (B, N), or None.
         members: the relevance by each model of an ensemble (K, B, N), or None.
         outputs: the model's outputs.
-        labels: the targets in words.
+        labels: the targets as text.
         shares: the shares under the names of the ledger.
     """
 

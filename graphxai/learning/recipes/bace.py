@@ -208,8 +208,8 @@ def _card(metadata: dict[str, Any], split: Split, molecules: int, epochs: int | 
     command += "" if epochs is None else f" --epochs {epochs}"
     if molecules != RECOMBINED:  # for which the command line has no option
         command = f'train_bace("runs/bace", split="{split.kind}", {molecules=}, {seed=}, {epochs=})'
-    own = "" if epochs is None else f", apart from {counted(epochs, 'epoch')} for each stage,"
-    chosen = f"{'Epochs and settings' if epochs is None else 'Settings'}{own}"
+    apart = "" if epochs is None else f", apart from {counted(epochs, 'epoch')} for each stage,"
+    chosen = f"{'Epochs and settings' if epochs is None else 'Settings'}{apart}"
     drawn = "\n".join(wrap(MOLECULES[STANDARDISED], 100))
     return f"""# BACE-1 inhibition
 

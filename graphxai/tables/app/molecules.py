@@ -202,7 +202,7 @@ def predicted(model: Model, smiles: Sequence[str], target: Target) -> list[dict[
 
 
 def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dict[str, Any]:
-    """Contrast molecule a with molecule b, as a picture in a data URL and an account in words."""
+    """Contrast molecule a with molecule b, as a picture in a data URL and an account as text."""
     read(a), read(b)
     result = contrast(model, a, b, method, target=target, timeout=1)
     code = b64encode(result.svg().encode()).decode()

@@ -117,7 +117,7 @@ def _suggested(
 ) -> dict[str, Any]:
     if isinstance(results, Counterfactuals):
         label = label or results.explanation.prediction.label
-    found = []
+    suggested = []
     for change in results:
         facts = change_facts(change) | {"draw": picture(change.smiles)}
         if isinstance(change, Counterfactual):  # a single goal is told in brief
@@ -133,9 +133,9 @@ def _suggested(
                 "front": change.front,
                 "properties": _before_and_after(change),
             }
-        found.append(facts)
+        suggested.append(facts)
     about = {"summary": results.summary, "predicted": results.predicted, "most": PREDICTIONS}
-    return about | {"found": found}
+    return about | {"found": suggested}
 
 
 def brief(prediction: Prediction, label: str | None) -> dict[str, Any]:

@@ -194,7 +194,7 @@ async def lines_of(
 
 
 def _failed(error: Exception) -> JSONResponse:
-    """Turn an error into an answer in words, and log it if no input caused it."""
+    """Turn an error into an answer as text, and log it if no input caused it."""
     if isinstance(error, EXPECTED):
         return JSONResponse({"error": reason(error)}, 400)
     LOGGER.error("a request failed", exc_info=error)

@@ -155,7 +155,7 @@ def model_card(model: Model) -> str:
 def _intro(explainer: Explainer, outputs: set[str]) -> str:
     """Say what the colours and the sum on a card mean: relevance, output and target.
 
-    `outputs` say what the explained outputs are, in words.
+    `outputs` say what the explained outputs are, as text.
     """
     relevance = "how much each atom raises or lowers the model's output"
     if not explainer.traits.adds_up:

@@ -40,7 +40,7 @@ class MeasuredTable:
         columns: the column of each task.
         values: by task and row number, the value or the number of the class.
         bounds: by task and row number, the bounds of a value that was not measured, such as ">10".
-        notes: which cells were not understood, in words.
+        notes: which cells were not understood, as text.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class ReportSource:
     Attributes:
         rows: the molecules, which are read as they are needed.
         total: roughly how many there are.
-        name: the name of the file, or the number of molecules in words.
+        name: the name of the file, or the number of molecules as text.
         is_file: whether they come from a file.
         measured: the measured values of the file.
         dialect: how to write a table that is made from the report.
