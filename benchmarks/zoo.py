@@ -41,7 +41,7 @@ ASSAYS = (*(f"NR-{name}" for name in NUCLEAR), *(f"SR-{name}" for name in STRESS
 ACTIVITY = {"0": "inactive", "1": "active"}
 LARGEST = 8_000_000  # bytes of a bundled model, its explainer included
 LICENCE = "**Licence.**"
-AS_READ = "Tautomers are read as they are drawn."
+AS_READ = "other tautomers are read as they are drawn."
 TRIED = 200  # test molecules whose mirror images are predicted
 EXPLAINER = 126_000  # bytes that the explainer of a model with classes will take
 

@@ -68,7 +68,8 @@ _PARENT = (
 MOLECULES = {
     "as drawn": "**Molecules.** They are read as they are drawn, in training and in predictions."
     " So a salt, or a protonated form, is another molecule than the free base.",
-    "parent": f"{_PARENT} Tautomers are read as they are drawn.",
+    "parent": f"{_PARENT} Protons that move between nitrogens are put in one place; other tautomers"
+    " are read as they are drawn.",
     "tautomers": f"{_PARENT} Of the parent, RDKit's canonical tautomer is taken.",
 }
 MANY = 3  # targets; more are listed in one table

@@ -53,6 +53,14 @@ class KernelAccount:
     training: tuple[TrainingShare, ...]
     structures: tuple[Structure, ...]
 
+    def __repr__(self) -> str:
+        first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
+        return (
+            f"KernelAccount(output {self.output:.4g} = mean {self.mean:.4g}"
+            f" {self.output - self.mean:+.4g} from {len(self.training)} training molecules,"
+            f" most from {first})"
+        )
+
     def by_training_molecule(self) -> pd.DataFrame:
         """Return the shares of the training molecules as a table."""
         import pandas as pd

@@ -241,6 +241,8 @@ def test_the_account_sums_to_the_output_by_training_molecule_and_by_structure(mo
     assert atoms == pytest.approx(explained.relevance, abs=1e-6)
     assert len(account.by_training_molecule()) == len(TRAINING)
     assert list(account.by_structure().columns) == ["kind", "atoms", "share"]
+    assert account.training[0].smiles in repr(account)
+    assert len(repr(account)) < 400  # not all of its shares
 
 
 def test_an_account_needs_a_process():
