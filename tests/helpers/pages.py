@@ -133,6 +133,8 @@ def run(words: list[str], monkeypatch) -> None:
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     monkeypatch.setattr("webbrowser.open", lambda address: True)
     cheaper = CHEAPER.get(" ".join(words[:2]), CHEAPER.get(words[0], []))
+    if "process" in words:  # which has neither epochs nor a teacher
+        cheaper = []
     monkeypatch.setattr(sys, "argv", ["graphxai", *with_fewer_rows(words), *cheaper])
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
         cli.main()

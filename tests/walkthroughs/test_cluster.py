@@ -115,7 +115,7 @@ def test_the_page_for_platform_engineers_explains_its_table(running, monkeypatch
 
     stopped = []
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))  # the next tests go on
-    monkeypatch.setattr(cluster, "_cores", lambda ray: 1)  # one process is enough for nine rows
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1})  # enough for nine rows
     run_blocks_for("ray", running, monkeypatch)
     assert stopped == [True]
 
