@@ -22,7 +22,6 @@ import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
-from graphxai.tables import cluster
 from graphxai.tables.cluster import explain_on_ray
 from graphxai.tables.run import explain_table
 from graphxai.tables.shards import ShardFolder
