@@ -196,7 +196,7 @@ def predict_table(
     models: Any = tuple(model) if isinstance(model, Sequence) else model
     for each in models if several else (models,):
         require_molecules(each)
-    batch = PredictBatch(models, settings.level, goal)
+    batch = PredictBatch(models, settings.level, goal, settings.forms)
     named = settings.name_column is not None
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)

@@ -15,11 +15,13 @@ from torch_geometric.nn import global_add_pool
 from ways import WAYS, coming_perception
 
 import graphxai as gx
+from graphxai.cli.arguments import show_table
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_of
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import Graphormer
+from graphxai.tables.batches import PredictBatch
 from graphxai.tables.drawing import drawing
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.visualization.molecule import structure
@@ -272,3 +274,34 @@ def test_rows_of_models_that_are_fed_by_their_own_code_say_so(tmp_path):
         assert prediction.note == gx.explain(model, "CCO").note == "read as drawn"
         assert not prediction.parent
     assert not next(iter(gx.predict("bace", "CCO").values())).note
+
+
+def test_a_table_says_beforehand_how_many_rows_take_several_passes(tmp_path, capsys):
+    """A value that mirror images share takes two for a chiral molecule."""
+    (tmp_path / "t.csv").write_text(f'smiles\nCCO\n{ADRIFT[2]}\n"{GROUPED[2]}"\n')
+    several = {"lipophilicity": "2 rows have stereocentres and take several passes"}
+    several["bace"] = "1 row has stereocentres and takes several passes"
+    for name, sentence in several.items():
+        show_table(tmp_path / "t.csv", "smiles", [gx.load(name)])
+        assert sentence in capsys.readouterr().err
+
+
+def test_rows_say_what_isomers_and_likely_tautomers_get_if_that_is_wanted():
+    model = gx.load("blood-brain-barrier")
+    drawn = ["CC(N)C(O)c1ccccc1", "Cn1cnc2c1c(=O)n(C)c(=O)n2C", *GROUPED[:1]]
+    rows = PredictBatch(model, forms=True)(drawn, [1, 2, 3])
+    four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccccc1" for a in ("", "@") for b in ("", "@")]
+    shares = predictions(model, four)[:, 0]
+    said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
+    assert rows[0]["note"] == f"{said} (blood-brain barrier)"
+    assert not rows[1]["note"]
+    assert rows[2]["note"].count("its 2 isomers get") == 1
+    plain = PredictBatch(model)(drawn, [1, 2, 3])
+    names = [name for name in plain[0] if name != "note"]
+    assert [[row[n] for n in names] for row in plain] == [[r[n] for n in names] for r in rows]
+    mifepristone = "CC#C[C@]1(O)CC[C@H]2[C@@H]3CCC4=CC(=O)CCC4=C3[C@@H](c3ccc(N(C)C)cc3)C[C@@]21C"
+    (row,) = PredictBatch(model, forms=True)([mifepristone], [1])
+    assert "a likely tautomer gets another class" in row["note"]
+    other = row["note"].rpartition(": ")[2]
+    (of_other,), (before,) = (gx.predict(model, s).values() for s in (other, mifepristone))
+    assert of_other.label != before.label
