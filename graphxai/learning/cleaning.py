@@ -81,7 +81,11 @@ def clean_table(
     _check_columns(smiles_column, target_columns, {**kinds, **units})
     beside = [n for n in columns_beside(table.columns) if n not in (smiles_column, *target_columns)]
     raw = read_rows(table, target_columns, max_atoms, progress, standardise, beside, split_column)
-    _check_rows(path, raw)
+    if not raw.read:
+        raise ValueError(f"{path} has no rows below its header.")
+    if not raw.molecules:
+        check, rows = next(iter(raw.left_out.items()))
+        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
     columns = [
         read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
         for k, name in enumerate(target_columns)
@@ -91,7 +95,11 @@ def clean_table(
     of_targets, targets, column_findings = _learnable(path, columns, merged)
     targets = _with_units(targets, units)
     molecules, labels, lost = _labelled_molecules(path, raw, of_targets)
-    _give_labels(molecules, labels)
+    has_bounds = bool(labels.bounded.any())
+    for molecule, row, limits in zip(molecules, labels.values, labels.bounds, strict=True):
+        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+        if has_bounds:
+            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings = [
         *_row_findings(raw, standardise),
         *unread_columns(raw, columns, table.columns),
@@ -173,15 +181,6 @@ def _check_columns(
     for name in kinds:
         if name not in target_columns:
             raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
-
-
-def _check_rows(path: Path, raw: TableRows) -> None:
-    """Refuse a table without a usable row."""
-    if not raw.read:
-        raise ValueError(f"{path} has no rows below its header.")
-    if not raw.molecules:
-        check, rows = next(iter(raw.left_out.items()))
-        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
 
 
 def _require_values(
@@ -277,15 +276,6 @@ def _in_several_parts(raw: TableRows, molecules: Sequence[TableMolecule]) -> Fin
         if counts[molecule.canonical] > 1
     )
     return Finding("molecule in several parts of the split", len(several), "kept", "", several)
-
-
-def _give_labels(molecules: Sequence[TableMolecule], labels: MoleculeLabels) -> None:
-    """Put the labels on the graphs of their molecules, and the bounds if there are any."""
-    has_bounds = bool(labels.bounded.any())
-    for molecule, row, limits in zip(molecules, labels.values, labels.bounds, strict=True):
-        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
-        if has_bounds:
-            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
 
 
 def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]:
