@@ -36,7 +36,7 @@ from graphxai.learning.reliability import (
 )
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
-from graphxai.learning.suspicions import require_plain_values
+from graphxai.learning.suspicions import require_one_unit
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
@@ -317,10 +317,10 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
 
     Raises:
         ValueError: the split leaves too little to train on, see `table_split`, or a column beside
-            the values has relations or several units, and `values_alone` is False.
+            the values has units that cannot be converted, and `values_alone` is False.
     """
     if not settings.values_alone:
-        require_plain_values(table)
+        require_one_unit(table)
     settings = with_official_split(settings, table)
     set_aside, column = not settings.teacher, settings.named_column
     parts = table_split(table, settings.split_kind, settings.seed, column, set_aside=set_aside)
