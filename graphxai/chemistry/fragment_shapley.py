@@ -86,7 +86,7 @@ def fragment_values(
     data = prepare_for(loaded, graph).data
     players = {str(k): part for k, part in enumerate(parts)}
     game = game_of(loaded, data, players, explanation.wanted, operator)
-    whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
+    whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
         raise ValueError(
             f"the model's output for this molecule is {whole:.4g}, but the explanation is of"
@@ -112,7 +112,7 @@ def valued(
         graph_token=0.0,
         biases=fragment_values.empty,
         output=fragment_values.whole,
-        without_nodes=explanation.ledger.without_nodes,
+        without_nodes=explanation.without_nodes,
     )
     options = {
         "operator": fragment_values.operator,
@@ -126,7 +126,6 @@ def valued(
         ledger=ledger,
         method=NAME,
         title="Shapley values",
-        additive=True,
         caveat="",
         unsigned="",
         features=None,
