@@ -360,7 +360,7 @@ def _write_tables(explained: Mapping[str, "Explanation"], out: Path) -> None:
             "graph": key,
             "method": explanation.method,
             "target": explanation.target,
-            "output": explanation.ledger.output,
+            "output": explanation.output,
         }
         for prediction in explanation.predictions:
             predictions.append(about | {"task": prediction.task, "prediction": prediction.in_full})

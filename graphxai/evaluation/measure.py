@@ -198,7 +198,7 @@ def _units(
             units.append(replace(blank, method=name, values=values, note=explanation))
             continue
         series_of_method = {operator: of[name] for operator, of in series.items()}
-        ledger = explanation.ledger.to_dict() if explanation.additive else {}
+        ledger = explanation.ledger.to_dict() if explanation.ledger else {}
         units.append(
             replace(
                 blank,

@@ -72,7 +72,7 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     code = (
         "import graphxai, graphxai.datasets.samples as s, graphxai.models.graphormer as g;"
         "print(*graphxai.__path__, graphxai.__file__); print(*g.pretrained_names());"
-        "print(graphxai.explain('bace', 'CCO').ledger.output)"
+        "print(graphxai.explain('bace', 'CCO').output)"
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'site'); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

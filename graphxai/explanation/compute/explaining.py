@@ -127,7 +127,10 @@ def mean_explanation(
         return first if isinstance(first, Exception) else second
     of_values = {
         name: _mean(getattr(first, name), getattr(second, name))
-        for name in ("relevance", "features", "spread", "members", "relevance_of", "features_of")
+        for name in (
+            *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
+            *("output", "without_nodes"),
+        )
     }
     pairs = zip(first.predictions, second.predictions, strict=True)
     predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
@@ -135,7 +138,9 @@ def mean_explanation(
     return replace(
         first,
         **of_values,
-        ledger=Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        ledger=first.ledger
+        and second.ledger
+        and Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
         predictions=predictions,
         prediction=of_task[first.prediction.task],
     )
@@ -282,7 +287,8 @@ class _ExplainedBatch:
             predictions=predictions,
             method=explainer.name,
             title=explainer.title,
-            additive=explainer.traits.adds_up,
+            output=numbers.shares[row]["output"],
+            without_nodes=self.without_nodes[row],
             caveat=explainer.traits.caveat,
             unsigned=explainer.traits.large_score_means,
             ledger=Ledger(
@@ -290,7 +296,9 @@ class _ExplainedBatch:
                 without_nodes=self.without_nodes[row],
                 centrality=_share_of("centrality", model.feature_names, features),
                 **numbers.shares[row],
-            ),
+            )
+            if explainer.traits.adds_up
+            else None,
             features=features,
             feature_names=model.feature_names if features is not None else (),
             spread=None if numbers.spread is None else numbers.spread[row, nodes].copy(),
