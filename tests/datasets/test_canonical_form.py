@@ -1,24 +1,22 @@
 """However a compound is handed over, its features are those of one canonical form."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from rdkit import Chem
 from rdkit.Chem import EnumerateStereoisomers
 from ways import WAYS, coming_perception
 
 import graphxai as gx
-from graphxai.chemistry.measurements import compounds_of
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_of
-from graphxai.datasets.molecules import molecule_graph, molecule_graphs
+from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.tables.table import open_table
-from graphxai.learning.cleaning import clean_table
-from graphxai.tables.batches import PredictBatch
+from graphxai.explainers import get_explainer
 from graphxai.tables.drawing import drawing
-from graphxai.tables.run import predict_table
+from graphxai.tables.run import explain_table, predict_table
 from graphxai.visualization.molecule import structure
 from one_compound import test_part as held_out_for_test
 
@@ -105,35 +103,6 @@ def test_the_form_of_a_form_is_itself(compounds):
     for mol in compounds:
         form = canonical_form(mol)
         assert canonical_form(form.mol).smiles == form.smiles == canonical_smiles(form.smiles)
-
-
-# Files that may ask RDKit's objects for configuration, isotopes or atom numbers, and for what.
-DECIDES = re.compile(r"AssignStereochemistry|\.GetStereo\(|GetChiralTag|SetIsotope|GetIsotope")
-PLACES = {
-    "datasets/canonical_form.py": "the form",
-    "datasets/features.py": "the features of the form",
-    "datasets/molecule_reading.py": "what published models read as drawn",
-    "datasets/standardise.py": "which charges and hydrogens of the form move",
-    "datasets/tautomer_form.py": "which protons of the form move",
-    "datasets/recombine.py": "labels of attachment points",
-    "graphxai/chemistry/neighbours.py": "labels of attachment points",
-    "graphxai/chemistry/transformations.py": "which isomers there are",
-    "graphxai/chemistry/substituents.py": "labels of attachment points",
-    "graphxai/tables/drawing.py": "what is drawn",
-    "graphxai/visualization/layout.py": "which atoms resonance makes equivalent",
-    "graphxai/wrapping/estimators.py": "what scikit-learn's models are fed",
-}
-
-
-def test_configuration_and_isotopes_are_decided_in_one_place():
-    """A new file that reads them from a live molecule has to say here what for."""
-    files = [
-        p for room in ("datasets", "models", "graphxai") for p in (SOURCE / room).rglob("*.py")
-    ]
-    here = {
-        p.resolve().relative_to(SOURCE).as_posix() for p in files if DECIDES.search(p.read_text())
-    }
-    assert here == set(PLACES)
 
 
 RACEMATES = {
@@ -242,7 +211,7 @@ def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".smi", ".sdf", ".csv", ".parquet", ".json"])
-@pytest.mark.parametrize("drawn", [NITROFURANTOIN, *ADRIFT, "[2H]O[C@H](C)c1ccccc1.Cl"])
+@pytest.mark.parametrize("drawn", [NITROFURANTOIN, *ADRIFT, *GROUPED[1:4]])
 def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suffix, drawn):
     model = gx.load("blood-brain-barrier")
     expected = predictions(model, [drawn])
@@ -256,41 +225,23 @@ def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suf
         assert np.abs(predictions(model, [read["smiles"]]) - expected).max() < 1e-4
     else:
         out = tmp_path / f"table{suffix}"
-        (tmp_path / "t.csv").write_text(f"smiles\n{drawn}\n")
+        (tmp_path / "t.csv").write_text(f'smiles\n"{drawn}"\n')
         predict_table(model, tmp_path / "t.csv", out)
         assert np.abs(predictions(model, out) - expected).max() < 1e-4
 
 
-def in_training(tmp_path: Path, texts: list[str]) -> list[str]:
-    """Return what training learns from these rows, without the alkanes beside them."""
-    others = ["C" * k for k in range(1, 31)]
-    rows = [f"{text},1" for text in texts] + [f"{text},{k % 2}" for k, text in enumerate(others)]
-    path = tmp_path / "table.csv"
-    path.write_text("\n".join(["smiles,y", *rows]))
-    return [
-        smiles for smiles in clean_table(path, "smiles", ["y"]).canonical if smiles not in others
-    ]
-
-
-DOORS = {
-    "graphs": lambda _, texts: [g.smiles for g in molecule_graphs(texts, **READING)],
-    "processes": lambda _, texts: [g.smiles for g in molecule_graphs(texts, workers=2, **READING)],
-    "training": in_training,
-    "measurements": lambda _, texts: compounds_of(texts, "parent"),
-    "predictions": lambda _, texts: [
-        row["parent"] or row["smiles"]
-        for row in PredictBatch("blood-brain-barrier")(texts, range(1, len(texts) + 1))
-    ],
-}
-READING = {"canonical": True, "standardise": "parent"}
-ONE_COMPOUND = {
-    "labels": ["CCOc1ccccc1", "CCOc1cccc[13cH]1", "[2H]C(C)Oc1ccccc1"],
-    "protons": ["Cn1c(=O)c2[nH]cnc2n(C)c1=O", "Cn1c(=O)c2nc[nH]c2n(C)c1=O"],
-    "a racemate": ["C[C@H](N)c1ccccc1.Cl |&1:1|", "C[C@@H](N)c1ccccc1 |&1:1|"],
-}
-
-
-@pytest.mark.parametrize("texts", ONE_COMPOUND.values(), ids=ONE_COMPOUND)
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_lets_in_one_compound(door, texts, tmp_path):
-    assert len({canonical_smiles(text) for text in DOORS[door](tmp_path, texts)}) == 1
+def test_every_file_of_a_run_is_read_again_to_the_same_answers(tmp_path):
+    """Notebooks read them, too: as frames, or by `gx.explain` and `gx.predict`."""
+    model, given = gx.load("blood-brain-barrier"), [NITROFURANTOIN, *ADRIFT, *GROUPED]
+    rows = "".join(f'"{drawn}"\n' for drawn in given)
+    (tmp_path / "t.csv").write_text(f"smiles\n{rows}")
+    method = get_explainer("gradient_input")
+    explain_table(model, tmp_path / "t.csv", tmp_path, method, formats=("sdf", "parquet"))
+    expected = predictions(model, given)
+    for suffix in ("csv", "sdf", "parquet"):
+        again = predictions(model, tmp_path / f"explanations.{suffix}")
+        np.testing.assert_allclose(again, expected, atol=1e-4)
+    frame = pandas.read_parquet(tmp_path / "explanations.parquet")
+    np.testing.assert_allclose(predictions(model, frame), expected, atol=1e-4)
+    parents = frame.parent.where(frame.parent != "", frame.smiles).tolist()
+    np.testing.assert_allclose(predictions(model, parents), expected, atol=1e-4)
