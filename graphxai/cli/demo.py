@@ -12,6 +12,7 @@ from graphxai.explanation.files import write_pictures
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import only_starts
 from graphxai.runtime.extras import to_install
+from graphxai.runtime.writing import folder_at
 
 # pictures to look at first, by their file names
 FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
@@ -22,8 +23,7 @@ COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_l
 
 def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     """Explain the bundled samples, write pictures into `folder` and return their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_at(folder)
     written = [*_molecules(folder, log), *_every_model(folder, log)]
     if find_spec("skimage") is None:
         log(f"no digits: they need scikit-image: {to_install('images')}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import torch
 
 from graphxai.contract.batching import Key, batches_for, collated, joined_nodes
-from graphxai.contract.inputs import Input, InputError, prepare_each
+from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
