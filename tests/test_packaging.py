@@ -217,7 +217,7 @@ def test_at_most_twelve_packages_are_required_and_every_package_that_is_used_is_
 
 
 def test_nothing_is_unpickled():
-    """No module reads a pickle, and torch.load is only called with weights_only=True.
+    """No module reads a pickle, not even with the reader of PyTorch that allows only weights.
 
     The one exception is a pool of processes, which reads pipes to processes that it started.
     """
@@ -226,11 +226,8 @@ def test_nothing_is_unpickled():
             text = path.read_text()
             if path.parent.name == "runtime" and path.name in ("worker_process.py", "pickling.py"):
                 continue
-            for word in ("pickle.load", "weights_only=False", "allow_pickle=True"):
+            for word in ("pickle.load", "torch.load", "joblib.load", "allow_pickle=True"):
                 assert word not in text, f"{path}: {word}"
-            for line in text.splitlines():
-                if "torch.load(" in line:
-                    assert "weights_only=True" in line, f"{path}: {line}"
 
 
 WITHOUT_DOCSTRINGS = """

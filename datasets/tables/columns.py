@@ -10,7 +10,7 @@ from rdkit import Chem, rdBase
 
 from .opening import TableError
 
-# Names as they are compared, see `_plain`. The first that a table has is taken.
+# Names as they are compared, see `plain_name`. The first that a table has is taken.
 SURE = (
     *("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "smilescode", "cansmiles"),
     *("isosmiles", "absolutesmiles", "rdkitsmiles", "standardizedsmiles", "standardisedsmiles"),
@@ -61,7 +61,7 @@ def structure_column(
     """
     if given is not None:
         return StructureColumn(named_column(source, names, given))
-    plain = [_plain(name) for name in names]
+    plain = [plain_name(name) for name in names]
     for usual in SURE:
         if plain.count(usual) > 1:
             same = [name for name, word in zip(names, plain, strict=True) if word == usual]
@@ -126,7 +126,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"its columns: {', '.join(map(repr, names[:LISTED]))}{more}."
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a name in lower case without what joins words."""
     return re.sub(r"[\s_\-.#]+", "", name).casefold()
 

@@ -83,9 +83,8 @@ def fragment_values(
     loaded = load(chosen) if isinstance(chosen, str) else chosen
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
-    data = prepare_for(loaded, graph).data
     players = {str(k): part for k, part in enumerate(parts)}
-    game = game_of(loaded, data, players, explanation.wanted, operator)
+    game = game_of(loaded, prepare_for(loaded, graph), players, explanation.wanted, operator)
     whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
         raise ValueError(

@@ -155,8 +155,8 @@ def _series(
         key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
         for key, of in explanations.items()
     }
-    items = [(key, item.data) for key, item in chunk if good[key]]
-    graphs = [data for _, data in items]
+    items = [(key, item) for key, item in chunk if good[key]]
+    graphs = [item for _, item in items]
     scores = [list(good[key].values()) for key, _ in items]
     series: dict[Key, dict[str, dict[str, Series]]] = {key: {} for key, _ in items}
     removes = any(metric.removal for metric in plan.metrics)

@@ -133,8 +133,8 @@ def _robustness(
     of_task = Target(None, task.name)
     predicted: list[Tensor] = []
     for start in range(0, len(prepared), GRAPHS):
-        graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
-        keeps = [_none_and_random_parts(data, plan.seed) for data in graphs]
+        graphs = [item for _, item in prepared[start : start + GRAPHS]]
+        keeps = [_none_and_random_parts(item.data, plan.seed) for item in graphs]
         outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
     answers = torch.stack(predicted)  # (graphs, 1 + SHARES * DRAWS, classes)

@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rdkit import Chem
+from rdkit.Chem import EnumerateStereoisomers
 from ways import WAYS, coming_perception
 
 import graphxai as gx
 from graphxai.chemistry.measurements import compounds_of
-from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
+from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_of
 from graphxai.datasets.molecules import molecule_graph, molecule_graphs
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaning import clean_table
 from graphxai.tables.batches import PredictBatch
+from graphxai.tables.drawing import drawing
 from graphxai.tables.run import predict_table
+from graphxai.visualization.molecule import structure
 from one_compound import test_part as held_out_for_test
 
 NITROFURANTOIN = "O=C1CN(N=Cc2ccc([N+](=O)[O-])o2)C(=O)N1"
@@ -160,11 +163,73 @@ def test_a_racemate_is_one_compound_whichever_image_is_drawn(written, read):
 def test_a_racemate_is_no_enantiomer_in_any_file(tmp_path):
     drawn = RACEMATES["of one centre"][3]
     e = gx.explain(gx.load("lipophilicity"), drawn)
-    assert e.note == "a centre in a group & or o is read as undefined; salt removed: hydrochloride"
+    of_enantiomer = gx.explain(gx.load("lipophilicity"), "C[C@H](N)c1ccccc1").prediction
+    assert e.note == (
+        "a centre in a group & or o is read as undefined; salt removed: hydrochloride;"
+        f" its 2 isomers get {of_enantiomer.value:.2f} (log D at pH 7.4)"
+    )
     assert e.as_given.smiles == drawn
+    assert e.smiles == "C[C@H](N)c1ccccc1 |&1:1|"
     for suffix, read in ((".sdf", Chem.MolFromMolBlock), (".smi", Chem.MolFromSmiles)):
         mol = read(e.save(tmp_path / f"e{suffix}").read_text().split("\t")[0])
-        assert not Chem.FindMolChiralCenters(mol, includeUnassigned=False)
+        assert canonical_smiles(mol) == "CC(N)c1ccccc1"
+        (group,) = mol.GetStereoGroups()
+        assert group.GetGroupType() == Chem.StereoGroupType.STEREO_AND
+    enantiomer = Chem.MolFromSmiles("C[C@H](N)c1ccccc1")
+    pictures = [structure(mol, (300, 300))[0] for mol in (e.molecule, enantiomer)]
+    assert pictures[0].count("<path") - pictures[1].count("<path") == len("and1")
+    wedges = [[kind for *_, kind, _ in drawing(mol)["b"]] for mol in (e.molecule, enantiomer)]
+    assert "u" in wedges[0]
+    assert not {"u"} & {*wedges[1]}
+
+
+GROUPED = (
+    *("C[C@@H](N)c1ccccc1.Cl |&1:1|", "Cl.O[C@@H](C)c1ccccc1 |o1:2|"),
+    *("C[C@@H](N)[C@H](O)c1ccccc1.Cl |&1:1,3|", "[2H]O[C@H](C)c1ccccc1 |&1:2|"),
+    *("C[C@H](N)[C@@H](O)[C@H](F)c1ccccc1.Cl |&1:1,3,o2:5|", "C[C@H](O)[C@@H](N)CC |&1:1,o1:3|"),
+)
+
+
+@pytest.mark.parametrize("drawn", GROUPED)
+@pytest.mark.parametrize("read", [str, Chem.MolFromSmiles, from_mol_block])
+def test_a_parent_keeps_groups_and_leads_back_to_the_atoms_given(drawn, read):
+    """The atoms of its SMILES, and of its molecule, are those of the features."""
+    given = read(drawn)
+    graph = molecule_graph(given, canonical=True, standardise="parent")
+    whole = Chem.MolFromSmiles(drawn) if isinstance(given, str) else given
+    mol = Chem.MolFromSmiles(graph.smiles) if isinstance(given, str) else graph.mol
+    numbers = [atom.GetAtomicNum() for atom in mol.GetAtoms()]
+    assert numbers == [whole.GetAtomWithIdx(k).GetAtomicNum() for k in graph.as_given.atoms]
+    assert numbers == (graph.x[:, 0] + 1).tolist()
+    kinds = sorted(group.GetGroupType().name for group in whole.GetStereoGroups())
+    assert sorted(group.GetGroupType().name for group in mol.GetStereoGroups()) == kinds
+    assert canonical_smiles(mol) == canonical_smiles(graph.read)
+
+
+def test_isomers_of_groups_are_those_of_rdkit():
+    options = EnumerateStereoisomers.StereoEnumerationOptions(onlyStereoGroups=True)
+    for drawn in GROUPED:
+        mol = Chem.MolFromSmiles(drawn)
+        expected = EnumerateStereoisomers.EnumerateStereoisomers(mol, options)
+        assert set(isomers_of(mol)[0]) == {Chem.CanonSmiles(Chem.MolToSmiles(m)) for m in expected}
+
+
+def test_a_note_says_what_the_isomers_of_groups_get():
+    model = gx.load("blood-brain-barrier")
+    (prediction,) = gx.predict(model, "C[C@H](N)[C@H](O)c1ccc(Cl)cc1 |&1:1,o1:3|").values()
+    four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccc(Cl)cc1" for a in ("", "@") for b in ("", "@")]
+    shares = predictions(model, four)[:, 0]
+    said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
+    assert prediction.note.endswith(f"{said} (blood-brain barrier)")
+    many = "C[C@H](F)[C@@H](O)[C@H](Cl)[C@H](N)[C@@H](C)Br |&1:1,&2:3,&3:5,&4:7,&5:9|"
+    (prediction,) = gx.predict(model, many).values()
+    assert "its 16 of 32 isomers get" in prediction.note
+
+
+def test_changes_begin_at_the_form_that_was_read_of_a_racemate():
+    found = gx.counterfactuals("lipophilicity", GROUPED[0], "> 1", n=2)
+    assert canonical_smiles(found.explanation.mol or found.explanation.smiles) == "CC(N)c1ccccc1"
+    assert not any("@" in each.smiles for each in found.ranked)
 
 
 def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):

@@ -30,7 +30,7 @@ from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
 from .models import Model, conformal_of, provenance
-from .predicting import nearness_when_read, or_not_finite, without_errors
+from .predicting import nearness_when_read, or_not_finite, with_isomers, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -82,6 +82,7 @@ def explanations_or_errors(
     origin, conformal = provenance(model, explainer), conformal_of(model)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
+    prepared = with_isomers(model, prepared)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
     waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
     for part in batches_for(model, passes):
