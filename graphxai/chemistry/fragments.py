@@ -176,8 +176,8 @@ class Fragments(Result, Sequence[Fragment]):
         caption = minus_signs(f"{explanation.title}{what}: {total} in all")
         options.setdefault("subtitle", caption)
         options.setdefault("legend", self.explanation.legend)
-        named = zip(listed_names(self), self, strict=True)
-        listed = [(name, part.atoms, part.relevance) for name, part in named]
+        names = listed_names(self)
+        listed = [(n, part.atoms, part.relevance) for n, part in zip(names, self, strict=True)]
         values = [part.relevance for part in self]
         values += [value for *_, value in checked_interactions(interactions, len(self))]
         fitted = Scale.chosen(scale, values, palette=palette)
