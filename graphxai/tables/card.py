@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
-from graphxai.chemistry.fragments import Fragments
+from graphxai.chemistry.fragments import Fragments, listed_names
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task
@@ -243,8 +243,8 @@ def molecule_card(
         **view_facts(explanation),
         "others": {},
         "fragments": [
-            [part.name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
-            for part in parts
+            [name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
+            for name, part in zip(listed_names(parts), parts, strict=True)
         ],
         "trust": trust_facts(trust),
         "draw": drawing(mol if drawn is None else drawn, keep=drawn is not None),

@@ -48,6 +48,9 @@ CHEAPER = {
     "benchmark": ["--limit", "2", "--steps", "5"],
     "benchmark rules": ["--limit", "2", "--methods", "lrp,gae"],  # has no curves with steps
     "report": ["--detailed", "1"],
+    "fit-explainer": ["--graphs", "20", "--epochs", "1"],
+    "fit-masked-atoms": ["--epochs", "1"],
+    "counterfactuals": ["--predictions", "50"],
 }
 ROWS = 60  # of a table that a command trains on
 # Replacements, by page, with which a block does the same kind of thing in less time. None of these

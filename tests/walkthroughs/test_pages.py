@@ -1,5 +1,6 @@
 """Every code block in the documentation runs and prints the output shown below it."""
 
+import re
 import shlex
 from importlib.util import find_spec
 
@@ -13,6 +14,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, example_files
 from guides import pasted_blocks
 from pages import (
+    COMMAND,
     ENGINES,
     NEEDS_CHEMPROP,
     OFFICIAL,
@@ -101,3 +103,20 @@ def test_commands_on_official_data_run(command, data_folder, tmp_path, monkeypat
     monkeypatch.setattr("graphxai.evaluation.output._save", left_out)
     run(shlex.split(command), monkeypatch)
     assert list(tmp_path.rglob("summary.md"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("command", sorted(COMMAND.commands))
+@pytest.mark.usefixtures("small_networks")
+def test_the_first_example_in_the_help_of_a_command_runs(
+    command, data_folder, tmp_path, monkeypatch
+):
+    """It needs no file but those that `graphxai examples` writes."""
+    monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
+    monkeypatch.setattr("graphxai.evaluation.output._save", left_out)
+    monkeypatch.chdir(tmp_path)
+    run(["examples"], monkeypatch)
+    examples = re.findall(r"^`graphxai ([^`]*)`", COMMAND.commands[command].help, re.MULTILINE)
+    words = shlex.split(examples[0])
+    assert words[0] == command
+    run(words, monkeypatch)
