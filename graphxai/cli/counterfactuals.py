@@ -153,8 +153,9 @@ def _measured(
     try:
         if goal is None:
             return measured_properties(ModelPanel.of(models), table, smiles_column) or None
-        columns = [column] if column else goal.tasks_of(model)
-        values = Measurements.read(table, columns, smiles_column, standardisation_of(model))
+        names, way = goal.tasks_of(model), standardisation_of(model)
+        columns = [column] if column else names
+        values = Measurements.read(table, columns, smiles_column, way, names)
     except ValueError as error:
         if required:
             raise
