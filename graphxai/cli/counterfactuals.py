@@ -238,7 +238,7 @@ def _save(
 
     if out.suffix.lower() == ".sdf":
         records = (
-            with_items(record, other_cells(row, {name: name for name in source.others}))
+            with_items(record, other_cells(row, source.others))
             for row, changes in results
             for record in changes.to_sdf(**_named(row))
         )
@@ -248,8 +248,8 @@ def _save(
     for row, changes in results:
         frame = changes.to_frame()
         first = {**_named(row), "molecule": row.smiles}
-        headings = source.headings({*first, *frame.columns})
-        cells = first | other_cells(row, headings)
+        headings = source.headings({*first, *frame.columns}, source.others)
+        cells = first | other_cells(row, headings.values())
         for place, (name, cell) in enumerate(cells.items()):
             frame.insert(place, name, cell)
         tables.append(frame)

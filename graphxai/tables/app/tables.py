@@ -210,7 +210,7 @@ def _cells_in_table(
         if table is None:
             return {}, DEFAULT
         source = RowSource(table)
-        headings = source.headings(written)
+        headings = source.headings(written, source.others).values()
         rows = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
         wanted = set(smiles)
         cells = {row.smiles: other_cells(row, headings) for row in rows if row.smiles in wanted}

@@ -248,14 +248,13 @@ def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings)
     columns = measured_columns(table, tasks, settings.measured or {})
     most = LARGEST_TABLE if settings.limit is None else settings.limit
     measured = measured_table(table, tasks, columns, most)
-    headings = {name: name for name in source.others}
     rows = (
         ReportRow(
             row.number,
             row.name or "",
             MoleculeError(row.problem) if row.problem else row.smiles,
             measured.of(row.number),
-            other_cells(row, headings),
+            other_cells(row, source.others),
             measured.bounds_of(row.number),
         )
         for row in chain.from_iterable(source.chunks())
