@@ -192,7 +192,7 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
         (",".join(f"c{k}" for k in range(33)) + "\n", "its columns: 'c0', .*, 'c29' and 3 more."),
         ("a,b\n1,2\n", "its columns: 'a', 'b'[.]$"),
         ("a,b\n1,2\n", "no column of structures.*--smiles-column.*'a', 'b'"),
-        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
+        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name it with"),
         ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
         ("a,ligand smiles\nCCOCC,CCCC\nCCCCO,CCC(\n", "several columns of structures"),
         ("a,b\nCCOCC,1\nCCCC(,2\n", "no column of structures"),
