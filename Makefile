@@ -71,7 +71,7 @@ TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
 	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
 
-# The halls, each by the tests of its rooms: docs/halls has a page about each of them.
+# The halls, each by the tests of its rooms: docs/about.md describes each of them.
 EXPLAIN_ROOMS := contract datasets evaluation explainers explanation models rules runtime visualization wrapping
 LEARN_ROOMS := learning
 CHEMIST_ROOMS := chemistry tables

@@ -17,9 +17,11 @@ from .canonical_form import (
     canonical_form,
     is_labelled,
     one_perception,
+    order_in_smiles,
     perceive,
     smiles_with_groups,
     with_coordinates,
+    with_groups_of,
 )
 from .standardise import may_change, parent_of
 from .tautomer_form import has_moving_protons
@@ -163,16 +165,17 @@ def _in_place_of(
         atoms: for each of its atoms, the number of the same atom in what was read.
         changes: what was done, as text.
     """
-    smiles, given = Chem.MolToSmiles(mol), read.as_given
-    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    in_order = _in_order(mol, order, smiles)
+    drawn, given = with_groups_of(read.mol, mol, atoms), read.as_given
+    smiles, order = smiles_with_groups(drawn), order_in_smiles(drawn)
+    in_order = _in_order(drawn, order, smiles)
     if in_order is None or in_order.GetNumAtoms() != len(order):
         return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")
+    form = in_order if drawn is mol else canonical_form(in_order).mol
     if read.is_given:
         back = sorted(range(len(order)), key=order.__getitem__)
-        form, mol = Chem.RenumberAtoms(in_order, back), with_coordinates(mol, read.mol, atoms)
+        form, mol = Chem.RenumberAtoms(form, back), with_coordinates(drawn, read.mol, atoms)
     else:
-        form = mol = in_order
+        mol = in_order
         atoms = [atoms[index] for index in order]
     if given is None:
         given = AsGiven(read.text, tuple(range(size := read.mol.GetNumAtoms())), size, ())

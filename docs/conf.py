@@ -32,10 +32,11 @@ extensions = [
     "markdown_docstrings",
     "parameter_lists",
     "mathml",
+    "moved_pages",
     "registry_tables",
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 nb_execution_mode = "off"  # pages show the outputs that the notebooks store
 
 autodoc_member_order = "bysource"

@@ -62,7 +62,8 @@ class HelpfulGroup(TyperGroup):
 app = typer.Typer(
     name="graphxai",
     cls=HelpfulGroup,
-    help="Explain graph transformers: see which atoms or pixels drove a prediction.",
+    help="See what drives a model's predictions for molecules, tables, graphs and digits.\n\n"
+    "`graphxai examples` writes the files that the examples of each command name.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -124,14 +125,24 @@ def examples(
 
 
 def models() -> None:
-    """List the bundled models."""
+    """List the bundled models, what they predict and how well.
+
+    **Example**
+
+    `graphxai models`
+    """
     from .listing import print_models
 
     print_models()
 
 
 def methods() -> None:
-    """List the explanation methods."""
+    """List the explanation methods, their sources and what they cost.
+
+    **Example**
+
+    `graphxai methods`
+    """
     from .listing import print_methods
 
     print_methods()

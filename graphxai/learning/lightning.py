@@ -16,7 +16,7 @@ from typing import Any, cast
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -190,7 +190,11 @@ class GraphormerModule(pl.LightningModule):
         row = {name: float(value) for name, value in sorted(logged_values.items())}
         self.metrics.append({"epoch": epoch, "step": self.trainer.global_step - 1, **row})
         if self.trainer.is_global_zero:
-            _write_metrics(self.metrics_file, self.metrics)
+            columns = list(dict.fromkeys(name for row in self.metrics for name in row))
+            with atomic_write(self.metrics_file) as file:
+                writer = csv.DictWriter(file, columns, restval="")
+                writer.writeheader()
+                writer.writerows(self.metrics)
         best = self.kept
         state = [best.weights is not None, best.epoch, best.value, best.loss, dict(best.scores)]
         checkpoint["graphxai"] = {"kept": state, "stale": self.stale, "metrics": self.metrics}
@@ -278,13 +282,6 @@ class LoggedBatches(Callback):
             self.advance(1)
 
 
-def _progress(shown: bool) -> list[Callback]:
-    """Return the callback that shows progress: a bar on a terminal, lines elsewhere, or none."""
-    if not shown:
-        return []
-    return [TQDMProgressBar()] if sys.stderr.isatty() else [LoggedBatches()]
-
-
 def run(
     model: Graphormer,
     train: list[Data],
@@ -307,7 +304,11 @@ def run(
             ckpt_path=str(last) if last.exists() else None,
         )
     finally:
-        _end_if_terminated(trainer, out)
+        if trainer.received_sigterm:
+            # Lightning alone would end the process with status 0, as if training were complete.
+            raise SystemExit(
+                f"training was terminated; continue the run in {out} with resume=True."
+            )
     if module.kept.weights is None:
         save_checkpoint(module.current_model, state / "best")
         module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
@@ -316,6 +317,7 @@ def run(
 
 def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
     """Return Lightning's trainer, which writes its state into `out`."""
+    on_terminal = sys.stderr.isatty()
     return pl.Trainer(
         max_epochs=settings.epochs,
         accelerator=settings.accelerator,
@@ -332,23 +334,14 @@ def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
                 save_on_train_epoch_end=True,  # after the validation of the epoch
                 enable_version_counter=False,
             ),
-            *_progress(settings.progress),
+            *([] if on_terminal or not settings.progress else [LoggedBatches()]),
         ],
-        enable_progress_bar=settings.progress and sys.stderr.isatty(),
+        enable_progress_bar=settings.progress and on_terminal,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         plugins=[StateFile()],
         use_distributed_sampler=False,
     )
-
-
-def _end_if_terminated(trainer: pl.Trainer, out: Path) -> None:
-    """End the process with an error status if SIGTERM arrived while it trained.
-
-    Lightning alone would end it with status 0 and without a word, as if the training were complete.
-    """
-    if trainer.received_sigterm:
-        raise SystemExit(f"training was terminated; continue the run in {out} with resume=True.")
 
 
 def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:
@@ -363,15 +356,6 @@ def check_hardware(accelerator: str, devices: int | str | Sequence[int], precisi
             f"cannot train with accelerator {accelerator!r}, devices {devices!r} and precision"
             f" {precision!r}: {error}"
         ) from error
-
-
-def _write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Write a row of metrics for each epoch as CSV."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _moving_average(decay: float) -> Any:

@@ -16,6 +16,7 @@ from graphxai.contract.structure import IntArray, shortest_paths
 from graphxai.engine.request import NodeLayout
 
 from .attribute_roles import attribute_roles
+from .chosen import nodes_asked
 from .subgraphs import restricted, same_without_nodes
 
 # Attributes that do not count as further inputs.
@@ -63,6 +64,11 @@ class WrappedBatch:
     def layout(self) -> NodeLayout:
         """The positions of the nodes."""
         return NodeLayout.of(self.mask, self.has_graph_token)
+
+    @property
+    def nodes_asked(self) -> int:
+        """The number of nodes for which each graph asks, with outputs next to each other."""
+        return 1 if self.graphs is None else len(nodes_asked(self.graphs))
 
     def contents(self) -> tuple[Any, ...]:
         """Return everything that makes up the batch. Batches with equal contents are alike."""

@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.contract.inputs import EXPLAINED_NODE
-
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
-from .chosen import PAIR
+from .chosen import is_about_nodes, nodes_asked
 from .subgraphs import restricted
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
@@ -75,8 +73,8 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
 
     `empty` is the graph without its nodes. If one of the nodes is explained, the output is zero.
     """
-    if EXPLAINED_NODE in graph or PAIR in graph:
-        return tokens.new_zeros(1, model.config.num_outputs)
+    if is_about_nodes(graph):
+        return tokens.new_zeros(1, model.config.num_outputs * len(nodes_asked(graph)))
     if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
         return output
     warn_of_zeroed_nodes(model)
@@ -90,7 +88,7 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     If one of its nodes was to be explained, the output is zero. If the model has no finite output
     for an empty graph, warn and return NaN.
     """
-    if EXPLAINED_NODE in empty or PAIR in empty:
+    if is_about_nodes(empty):
         return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
     if (output := _finite_output(model, empty)) is not None:
         return output

@@ -31,6 +31,7 @@ from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
 from .call_settings import CallSettings, WrappedConfig
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
+from .chosen import is_about_nodes
 from .describing import described_pass
 from .embedding import ReplacedRows, embedded_rows
 from .heterogeneous import OF_TYPES, SCHEMA
@@ -57,6 +58,7 @@ class WrappedModel(ShownModel, ModuleView):
     """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
 
     takes_variants = True  # of a batch, in one call of `encode`
+    joins_nodes = True  # one pass answers for several nodes of a graph
 
     def __init__(
         self, module: nn.Module, config: WrappedConfig, settings: CallSettings, name: str
@@ -276,7 +278,10 @@ class WrappedModel(ShownModel, ModuleView):
 
         If the model cannot run on such graphs, or hides nodes by setting them to zero, return None.
         They run beside a few nodes of the smallest graph, or beside all of them if that fails.
+        Without the node that is explained, or one of a pair, the output is zero.
         """
+        if batch.graphs is not None and is_about_nodes(batch.graphs):
+            return batch.x.new_zeros(len(batch) * batch.nodes_asked, self.config.num_outputs)
         number = batch.num_nodes.masked_fill(batch.num_nodes == 0, batch.mask.shape[1] + 1)
         smallest = int(number.argmin())
         whole = int(batch.num_nodes[smallest])

@@ -442,7 +442,7 @@ def test_every_command_lists_the_existing_columns_if_one_is_missing(
     code, text, error = run(command, path, "--model", checkpoint, "--out", out)
     assert (code, text) == (1, "")
     assert "no column of structures" in error
-    assert "Name it with --smiles-column" in error
+    assert "name it with --smiles-column" in error
     assert "its columns: 'ID', 'mol'" in error
 
 

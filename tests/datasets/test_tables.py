@@ -167,9 +167,11 @@ def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:
 
 def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "id,Canonical_SMILES\n1,CCO\n")
-    assert open_table(path).choice == "structures: column 'Canonical_SMILES', by its name"
+    assert open_table(path).choice == (
+        "structures: column 'Canonical_SMILES', by its name; names: column 'id'"
+    )
     asked = open_table(path, "canonical_smiles")
-    assert (asked.structures.name, asked.choice) == ("Canonical_SMILES", "")  # as the user said
+    assert (asked.structures.name, asked.choice) == ("Canonical_SMILES", "names: column 'id'")
     path = written(tmp_path, "b.csv", "id,drawn\nX1,CCOC\nX2,c1ccccc1\n")
     assert "the only one whose cells can be read as SMILES" in open_table(path).choice
     assert open_table(written(tmp_path, "c.csv", "smiles,x\nCCO,1\n")).choice == ""
@@ -190,7 +192,7 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
         (",".join(f"c{k}" for k in range(33)) + "\n", "its columns: 'c0', .*, 'c29' and 3 more."),
         ("a,b\n1,2\n", "its columns: 'a', 'b'[.]$"),
         ("a,b\n1,2\n", "no column of structures.*--smiles-column.*'a', 'b'"),
-        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
+        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name it with"),
         ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
         ("a,ligand smiles\nCCOCC,CCCC\nCCCCO,CCC(\n", "several columns of structures"),
         ("a,b\nCCOCC,1\nCCCC(,2\n", "no column of structures"),

@@ -53,7 +53,7 @@ def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
     (metadata,) = [name for name in names if name.endswith("dist-info/METADATA")]
     stated = zipfile.ZipFile(wheel).read(metadata).decode()
     assert "License-Expression: MIT AND BSD-3-Clause AND CC-BY-SA-3.0" in stated
-    page = (ROOT / "docs" / "licences.md").read_text()
+    page = (ROOT / "docs" / "about.md").read_text()
     data = [n for n in names if n.endswith((".csv", ".png")) or n.endswith("model.safetensors")]
     for name in data:
         if "/pretrained/" in name:
@@ -109,7 +109,7 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     code = (
         "import graphxai, graphxai.datasets.samples as s, graphxai.models.graphormer as g;"
         "print(*graphxai.__path__, graphxai.__file__); print(*g.pretrained_names());"
-        "print(graphxai.explain('bace', 'CCO').ledger.output)"
+        "print(graphxai.explain('bace', 'CCO').output)"
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'site'); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

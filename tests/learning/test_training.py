@@ -18,7 +18,7 @@ from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.fit import FitResult, evaluate, fit, initialise
 from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import SizeBuckets, encode_all, predict
-from graphxai.learning.scores import report_classifier
+from graphxai.learning.scores import measure
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, collate
 
@@ -397,11 +397,16 @@ def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> N
     logits = torch.randn(4000, generator=generator)
     active = (torch.rand(4000, generator=generator) < logits.sigmoid()).float()
     assert fit_temperature(3 * logits, active) == pytest.approx(3.0, rel=0.1)
-    calibrated = report_classifier(logits.sigmoid(), active, resamples=50)
-    overconfident = report_classifier((3 * logits).sigmoid(), active, resamples=50)
-    assert calibrated["roc_auc_low"] < calibrated["roc_auc"] < calibrated["roc_auc_high"]
-    assert calibrated["ece"] < 0.03 < overconfident["ece"]
-    assert calibrated["brier"] < overconfident["brier"]
+    readings = {
+        name: (factor * logits).sigmoid().double().numpy()
+        for name, factor in (("calibrated", 1), ("overconfident", 3))
+    }
+    scores = measure("binary", readings, active.double().numpy(), resamples=50)["scores"]
+    calibrated, overconfident = scores["calibrated"], scores["overconfident"]
+    value, low, high = calibrated["ROC-AUC"]
+    assert low < value < high
+    assert calibrated["ECE"][0] < 0.03 < overconfident["ECE"][0]
+    assert calibrated["Brier"][0] < overconfident["Brier"][0]
     model, graphs = tiny().eval(), twenty_molecules()[:3]
     before = predict(model, graphs)
     scale_logits(model, model.config.task_columns("oxygen")[1], 2.0)

@@ -188,7 +188,7 @@ def test_a_card_says_what_the_library_says(model, ask):
     card = ask("card", smiles=AMIDE)
     explanation = gx.explain(model, AMIDE, target="active")
     assert card["r"] == pytest.approx(explanation.relevance.tolist(), rel=1e-3)
-    assert card["ledger"]["output"] == pytest.approx(explanation.ledger.output, rel=1e-4)
+    assert card["ledger"]["output"] == pytest.approx(explanation.output, rel=1e-4)
     probability = explanation.prediction.probabilities["active"]
     assert card["now"]["value"] == pytest.approx(probability, rel=1e-3)
     assert card["trust"]["sentence"] == gx.trust(model, explanation).sentence
