@@ -152,9 +152,7 @@ def test_the_output_without_nodes_of_a_graphormer_is_computed_once(model, monkey
     together = gx.explain(model, ["CCO", "c1ccccc1", "CN"])
     for explanation in together:
         alone = gx.explain(model, explanation.smiles)
-        assert explanation.without_nodes == pytest.approx(
-            alone.without_nodes, abs=1e-6
-        )
+        assert explanation.without_nodes == pytest.approx(alone.without_nodes, abs=1e-6)
     assert sum(tokens.shape[1] == 1 for tokens in passes) == 1
     assert len(passes) == 7
 

@@ -63,10 +63,7 @@ def digit():
 def test_an_explanation_introduces_itself_in_a_few_words(verubecestat):
     text = repr(verubecestat)
     assert text.startswith(f"Explanation({VERUBECESTAT}: ")
-    assert (
-        f"for {verubecestat.target!r}, output {verubecestat.output:+.3f}, unexplained"
-        in text
-    )
+    assert f"for {verubecestat.target!r}, output {verubecestat.output:+.3f}, unexplained" in text
     assert len(text) < 400
 
 

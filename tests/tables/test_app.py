@@ -139,6 +139,7 @@ def test_the_page_needs_the_token_and_allows_its_own_script_alone(client):
     assert [part.rstrip(";") for part in policy.split() if "http" in part] == places
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["x-frame-options"] == "DENY"
+    assert page.headers["x-content-type-options"] == "nosniff"  # a SMILES is never run as a script
     assert page.headers["cache-control"] == "no-store"
 
 

@@ -84,9 +84,7 @@ def test_the_rule_of_a_module_is_its_gradient(method, tier):
             explanation = gx.explain(model, GRAPH, method)
         assert explanation.relevance == pytest.approx(by_hand(module, expected), abs=1e-5)
         assert abs(explanation.ledger.unexplained) < 1e-5
-        assert explanation.output == pytest.approx(
-            module(GRAPH.x, torch.zeros(4).long()).item()
-        )
+        assert explanation.output == pytest.approx(module(GRAPH.x, torch.zeros(4).long()).item())
 
 
 def test_what_hooks_read_needs_no_recording():
