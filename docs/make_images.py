@@ -1,12 +1,15 @@
 """Make pictures of these pages from the bundled models: `python docs/make_images.py`.
 
-That of interactions is made only where shapiq is installed.
+`make pictures` also photographs the app and a report. The picture of interactions is drawn only
+where shapiq is installed.
 
 With the folder of a benchmark of `bace`, `python docs/make_images.py bench/bace` draws its curves.
 """
 
 import json
+import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from torch_geometric.datasets import KarateClub
 from torch_geometric.nn import GINConv, GPSConv
 
 import graphxai as gx
+from graphxai.cli import demo
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation import bootstrap
 from graphxai.visualization.curves import curves_figure
@@ -124,3 +128,7 @@ if __name__ == "__main__":
     for name, picture in (molecules() | interactions() | digits() | graphs()).items():
         (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
         print(FOLDER / f"{name}.svg")
+    with tempfile.TemporaryDirectory() as folder:
+        for path in demo.run(folder):
+            if (IMAGES / path.name).exists():
+                print(shutil.copy(path, IMAGES))
