@@ -199,7 +199,8 @@ def naming(named: Sequence[str]) -> list[str]:
     """
     texts = [(Path("graphxai") / module).read_text(encoding="utf-8") for module in named]
     names = {name for text in texts for name in re.findall(r"^(?:def|class) (\w+)", text, re.M)}
-    stems = {Path(module).stem for module in named}
+    # below the room, also the folders: tests of a report are those of `tables/report/`
+    stems = {Path(part).stem for module in named for part in module.split("/")[1:] or [module]}
     rooms = {module.split("/")[0] for module in named}
     files = {path.relative_to("tests"): path for path in Path("tests").rglob("test_*.py")}
     words = {
@@ -212,7 +213,9 @@ def naming(named: Sequence[str]) -> list[str]:
     for name, of_file in words.items():
         score = sum(1 / counts[word] for word in names & of_file)
         score += sum(1 / counts[stem] for stem in stems & of_file)
-        score += name.stem.removeprefix("test_") in stems
+        # a test of `pyg` is one of `pyg_graphs`
+        alike = set(name.stem.split("_")) & {part for stem in stems for part in stem.split("_")}
+        score += len(alike) / (len(name.stem.split("_")) - 1)
         if score:
             scores[name.as_posix()] = score + 0.5 * (name.parts[0] in rooms)
     return sorted(scores, key=lambda name: (-scores[name], name))
