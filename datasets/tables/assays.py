@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from rdkit.Chem.Descriptors import MolWt
+from rdkit.Chem import Descriptors
 
 from ..as_given import AS_DRAWN
 from ..cell_numbers import LIMIT, NUMBER, TYPOGRAPHY, parsed_numbers
@@ -117,10 +117,10 @@ def header_unit(header: str) -> tuple[str, str]:
 
     A header without a unit of `is_unit` is a name alone.
     """
-    for match in IN_BRACKETS.finditer(header):
-        if is_unit(match[1]):
-            name = f"{header[: match.start()].rstrip()}{header[match.end() :]}"
-            return name.strip(), match[1].strip()
+    for inside in IN_BRACKETS.finditer(header):
+        if is_unit(inside[1]):
+            name = f"{header[: inside.start()].rstrip()}{header[inside.end() :]}"
+            return name.strip(), inside[1].strip()
     match = UNIT_AT_END.fullmatch(header.strip())
     is_clear = match is not None and match[2] not in ("nm", "um", "NM", "UM")
     if match is None or not (is_clear or _measures_dose(match[1])):
@@ -494,7 +494,7 @@ def _masses(
     rows = [k for k in column.numbers if k in needed]
     read = read_molecules([structures[k] for k in rows], 10**6, AS_DRAWN, canonical=False)
     masses = {
-        k: float(MolWt(each.mol))
+        k: float(Descriptors.MolWt(each.mol))  # type: ignore[attr-defined]
         for k, each in zip(rows, read, strict=True)
         if not isinstance(each, MoleculeError)
     }

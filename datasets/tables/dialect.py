@@ -75,7 +75,7 @@ def text_layout(head: bytes, column: str | None) -> TextLayout:
         column: a column that the header must have. The separator is the one that gives it, if one
             does, and otherwise the one that cuts the rows into as many cells as the header.
     """
-    encoding = _encoding(head)
+    encoding = encoding_of(head)
     text = head.decode(encoding, LATIN if encoding == "utf-8-sig" else "replace")
     lines = text.splitlines(keepends=True)
     stated = SEPARATOR_LINE.fullmatch(lines[0].lstrip("\ufeff")) if lines else None
@@ -91,7 +91,7 @@ def text_layout(head: bytes, column: str | None) -> TextLayout:
     return TextLayout(dialect, encoding, skipped, header)
 
 
-def _encoding(head: bytes) -> str:
+def encoding_of(head: bytes) -> str:
     """Return UTF-8, or UTF-16 if its byte-order mark or its zero bytes show it, as in Excel's text.
 
     The decoder for UTF-16 takes the mark away by itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -136,14 +136,14 @@ class Table:
         return assay_columns(self.columns, column, unit, self.structures.name)
 
     def measured(
-        self, column: str, wanted: str, limit: int | None = None
+        self, column: str, wanted: Collection[str], limit: int | None = None
     ) -> tuple[list[Record], PlainValues]:
         """Read the first `limit` rows with structures, and a column of values in plain form.
 
         Args:
             column: the column.
-            wanted: what the values are to be called. They become logarithms only if they then have
-                this name, as `IC50 (nM)` becomes `pIC50`.
+            wanted: what the values may be called. They become logarithms only if they then have
+                such a name, as `IC50 (nM)` becomes `pIC50`.
             limit: the largest number of rows.
 
         Raises:
@@ -155,7 +155,7 @@ class Table:
         smiles = [record.cells[structures] for record in records]
         ways: tuple[Transform | None, ...] = (None, "log10")
         made = (plain_values(columns, cells, smiles, way) for way in ways)
-        named = next((values for values in made if values.name == wanted), None)
+        named = next((values for values in made if values.name in wanted), None)
         return records, named or plain_values(columns, cells, smiles, "none")
 
     def source_of(self, name: str) -> str | None:
@@ -164,7 +164,7 @@ class Table:
             return name
         others = [n for n in self.columns if n != self.structures.name and may_become(n, name)]
         single = (n for n in others if self.columns.count(n) == 1)
-        return next((n for n in single if self.measured(n, name, SHOWING)[1].name == name), None)
+        return next((n for n in single if self.measured(n, [name], SHOWING)[1].name == name), None)
 
     def records(
         self, columns: Sequence[str] | None = None, unchanged: Sequence[str] = ()

@@ -246,7 +246,7 @@ def _explain_table(
     from graphxai.tables.run import explain_table, largest_relevance
 
     explainer = get_explainer(method)
-    rows = show_table(source, settings.smiles_column).count()
+    rows = show_table(source, settings.smiles_column, [model]).count()
     if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", rows) as advance:
             limit = largest_relevance(
@@ -360,7 +360,7 @@ def _write_tables(explained: Mapping[str, "Explanation"], out: Path) -> None:
             "graph": key,
             "method": explanation.method,
             "target": explanation.target,
-            "output": explanation.ledger.output,
+            "output": explanation.output,
         }
         for prediction in explanation.predictions:
             predictions.append(about | {"task": prediction.task, "prediction": prediction.in_full})

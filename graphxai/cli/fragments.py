@@ -332,7 +332,7 @@ def changes(
     tasks = [task.name for each in models for task in each.config.tasks]
     columns = [options.measured_column] if options.measured_column else tasks
     way = standardisation_of(models[0])
-    measured = Measurements.read(table, columns, options.smiles_column, way)
+    measured = Measurements.read(table, columns, options.smiles_column, way, tasks)
     if options.core is not None:
         frame = rgroup_table(models, options.core, measured)
         summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"

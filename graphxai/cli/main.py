@@ -105,7 +105,7 @@ def examples(
     `graphxai report examples/molecules.csv --name-column name --out report.html`
     """
     from graphxai.datasets.samples import example_files
-    from graphxai.runtime.writing import write_whole
+    from graphxai.runtime.writing import folder_at, write_whole
 
     contents = {name: path.read_bytes() for name, path in example_files().items()}
     different = [
@@ -118,7 +118,7 @@ def examples(
             f"{', '.join(different)}: there is another file of this name. Choose another folder:"
             " graphxai examples FOLDER"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     for name, content in contents.items():
         write_whole(folder / name, content)
         echo(f"written: {folder / name}")

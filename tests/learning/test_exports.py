@@ -5,19 +5,26 @@ measurements: 24 compounds, a second value of the first, an unreadable structure
 """
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rdkit import Chem
 from rdkit.Chem.Descriptors import MolWt
 
+import graphxai as gx
+from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings
+from graphxai.learning.table import TableSource, split_table
+from graphxai.tables.run import predict_table
 
 ACYLS = ("C", "CC", "CCC", "C1CC1", "c1ccccc1", "c1ccncc1")
 AMINES = ("c1ccccc1", "c1ccc(F)cc1", "c1ccc(OC)cc1", "C1CCCCC1")
@@ -379,40 +386,78 @@ EXPORTS = {
 }  # fmt: skip
 
 
-def model_of(path: Path, column: str, out: Path, **options: Any) -> tuple[Any, bytes]:
-    clean = clean_table(path, None, [column], **options)
-    settings = TableSettings(split="random", model="process", progress=False)
-    folder = train_table(clean, out, settings)
-    return clean, (folder / "model.safetensors").read_bytes()
+SETTINGS = TableSettings(split="random", model="process", progress=False)
+
+
+def read(path: Path, column: str) -> tuple[CleanTable, TableSource]:
+    clean = clean_table(path, None, [column])
+    return clean, split_table(clean, SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("twin")
-    return model_of(write(folder / "plain.csv", PLAIN), "y", folder / "run")
+    path = write(tmp_path_factory.mktemp("twin") / "plain.csv", PLAIN)
+    clean, source = read(path, "y")
+    model = train_table(clean, path.parent / "run", SETTINGS)
+    return source, (model / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("program", EXPORTS)
-def test_an_export_gives_the_model_of_its_plain_form(tmp_path, twin, program):
+def test_an_export_is_learned_from_as_its_plain_form(tmp_path, twin, program):
+    """All that a model is made of is the same: molecules, their order, labels, bounds, parts."""
     make, column, name = EXPORTS[program]
-    clean, model = model_of(make(tmp_path), column, tmp_path / "run")
-    plain, expected = twin
+    clean, source = read(make(tmp_path), column)
+    plain, _ = twin
     assert clean.targets[0].name == name
-    assert model == expected
-    np.testing.assert_array_equal(clean.y, plain.y)
-    np.testing.assert_array_equal(clean.bounds, plain.bounds)
+    assert clean.canonical == plain.table.canonical
+    np.testing.assert_array_equal(source.y, plain.y)
+    np.testing.assert_array_equal(source.bounds, plain.bounds)
+    assert source.parts == plain.parts
+    assert source.config.tasks == (replace(plain.config.tasks[0], name=name),)
+    for graph, expected in zip(source.graphs, plain.graphs, strict=True):
+        for key in ("x", "edge_index", "edge_attr"):
+            assert torch.equal(graph[key], expected[key])
+
+
+@pytest.mark.parametrize("program", ["ChEMBL", "ChEMBL in three units", "SD file"])
+def test_an_export_gives_the_model_of_its_plain_form(tmp_path, twin, program):
+    make, column, _ = EXPORTS[program]
+    model = train_table(clean_table(make(tmp_path), None, [column]), tmp_path / "run", SETTINGS)
+    assert (model / "model.safetensors").read_bytes() == twin[1]
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return gx.load("solubility")
 
 
 @pytest.mark.parametrize("program", EXPORTS)
-def test_every_row_of_an_export_is_learned_or_left_out_with_a_reason(tmp_path, program):
+def test_every_row_of_an_export_has_an_answer_or_a_reason(tmp_path, program, bundled):
     make, column, _ = EXPORTS[program]
-    clean = clean_table(make(tmp_path), None, [column])
-    left_out = {
-        row.row: row.reason
-        for f in clean.findings
-        if f.done in ("left out", "merged")
-        for row in f.rows
-    }
+    path = make(tmp_path)
+    clean = clean_table(path, None, [column])
+    fates = [f for f in clean.findings if f.done in ("left out", "merged")]
+    left_out = {row.row: row.reason for finding in fates for row in finding.rows}
     assert {*clean.rows, *left_out} == set(range(1, len(ROWS) + 1))
     assert set(left_out) == {25, 26, 27}
     assert all(left_out.values())
+
+    done, rejected = io.StringIO(newline=""), io.StringIO(newline="")
+    predict_table(bundled, path, done, rejected=rejected)
+    separator = clean.file.dialect.separator
+    answers, refused = (
+        list(csv.DictReader(io.StringIO(text.getvalue().lstrip("\ufeff")), delimiter=separator))
+        for text in (done, rejected)
+    )
+    assert [int(row["row"]) for row in answers] == list(range(1, 26))
+    assert [int(row["row"]) for row in refused] == [26, 27]
+    assert all(row["reason"] for row in refused)
+    columns = [name for name in clean.file.columns if name in answers[0]]
+    assert list(answers[0])[1 : 1 + len(clean.file.columns)] == list(clean.file.columns)
+    assert [row[clean.file.structures.name] for row in answers] == [
+        smiles for _, smiles, *_ in ROWS[:25]
+    ]
+    assert columns == list(clean.file.columns)
+    names = clean.file.names_column
+    if names is not None:
+        assert [row[names] for row in answers] == [name for name, *_ in ROWS[:25]]
