@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..cell_numbers import parsed_numbers
-from .assays import is_unit
 from .columns import LIKELY, SURE, plain_name
+from .exports import is_unit
 
 TOP = 20  # rows among which the header is
 STRUCTURES = ("structure", "molstructure", "chemicalstructure", "compoundstructure")
