@@ -88,13 +88,13 @@ def counterfactuals(
 
     `graphxai counterfactuals "O=C(Nc1ccc(F)cc1)c1ccccn1" --towards ">6" --keep "C(=O)N"`
 
-    `graphxai counterfactuals molecules.csv --towards inactive -n 5 --out changes.csv`
+    `graphxai counterfactuals examples/molecules.csv --towards inactive -n 5 --out changes.csv`
 
     `graphxai counterfactuals "CCOc1ccccc1" --towards active --sure --out changes.html`
 
-    `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
+    `graphxai counterfactuals my.csv --towards ">6" --measured examples/assay.csv --out changes.sdf`
 
-    `graphxai counterfactuals assay.csv --towards ">6" --measured-column pIC50 --out changes.csv`
+    `graphxai counterfactuals my.csv --towards ">6" --measured-column IC50 --out changes.csv`
 
     `graphxai counterfactuals CCOc1ccccc1 --towards "pIC50 5 to 6, inactive" --out changes.html`
     """

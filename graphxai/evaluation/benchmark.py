@@ -9,7 +9,6 @@ from typing import Any, Unpack
 from graphxai.api import KnownTarget, load
 from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.method_names import MEASURED_METHODS
-from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.models import Model, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
@@ -102,9 +101,12 @@ def evaluate(
     device = options.get("device")
     model = on_device(load(model) if isinstance(model, str | Path) else model, device)
     tracked = tracked_output(model, target, labels)
-    explainers = _explainers(model, methods, seed)
+    chosen = methods_for(model) if methods == "all" else each_of(methods)
+    explainers = [seeded_explainer(method, seed, model=model) for method in chosen]
+    if "random" not in {explainer.name for explainer in explainers}:
+        explainers.append(seeded_explainer("random", seed))
     removed_by = _operators(model, operators, options.get("resampling"))
-    plan = MeasurementPlan(explainers, (), removed_by, steps, seed)
+    plan = MeasurementPlan(tuple(told_apart(explainers)), (), removed_by, steps, seed)
     plan, refitting = _with_metrics(plan, model, tracked, metrics, options)
     scored = any(metric.removal for metric in plan.metrics) and ROAR not in plan.metrics
     graphs = _prepare(model, _mark_explained(model, inputs, node, pair), tracked, labels, scored)
@@ -114,8 +116,7 @@ def evaluate(
     if scored:
         robustness = measure_robustness(model, plan, graphs.items, tracked.target, labels)
         report.settings["robustness"] = {name: asdict(kept) for name, kept in robustness.items()}
-    _raise_if_nothing_is_measured(report)
-    _warn_of_failures(report)
+    _check_failures(report)
     return report
 
 
@@ -145,16 +146,12 @@ def _with_metrics(
     return replace(plan, metrics=chosen, judges=judges, resampling=resampling), refitting
 
 
-def _raise_if_nothing_is_measured(report: Report) -> None:
-    """Raise ValueError if every method failed on every graph for the same reason."""
+def _check_failures(report: Report) -> None:
+    """Warn of each method that failed on some graphs; ValueError if all did for one reason."""
     failures = [reason for failed in report.failures.values() for _, reason in failed]
     measured = {(unit.graph, unit.method) for unit in report.units}
     if len(failures) == len(measured) and len(set(failures)) == 1:
         raise ValueError(f"no graph could be explained: {failures[0]}")
-
-
-def _warn_of_failures(report: Report) -> None:
-    """Issue one warning for each method that gave no scores on some graphs."""
     total = len({unit.graph for unit in report.units})
     for method, failed in report.failures.items():
         key, reason = failed[0]
@@ -163,16 +160,6 @@ def _warn_of_failures(report: Report) -> None:
             f" graph {key!r}: {reason}",
             stacklevel=5,  # of the call of `evaluate`, beneath its two decorators
         )
-
-
-def _explainers(model: Model, methods: Sequence[Method] | str, seed: int) -> tuple[Explainer, ...]:
-    """Return the explainers, including `random`, with names that differ (see `told_apart`)."""
-    if methods == "all":
-        methods = methods_for(model)
-    explainers = [seeded_explainer(method, seed, model=model) for method in each_of(methods)]
-    if "random" not in {explainer.name for explainer in explainers}:
-        explainers.append(seeded_explainer("random", seed))
-    return tuple(told_apart(explainers))
 
 
 def _operators(

@@ -18,7 +18,7 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import LabelsKind, with_unit
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.tables.table import Table
-from graphxai.runtime.writing import csv_text, write_whole
+from graphxai.runtime.writing import csv_text, folder_at, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,7 +211,7 @@ class CleanTable:
 
     def save(self, folder: Path) -> None:
         """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder_at(folder)
         write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
         write_whole(folder / "hygiene.csv", csv_text(RECORDS, self.findings.records()))
 

@@ -94,7 +94,11 @@ def clean_table(
     ]
     beside = [smiles_column, *(name for assay in assays for name in assay.all)]
     raw = read_rows(table, target_columns, max_atoms, progress, standardise, beside, split_column)
-    _check_rows(path, raw)
+    if not raw.read:
+        raise ValueError(f"{path} has no rows below its header.")
+    if not raw.molecules:
+        check, rows = next(iter(raw.left_out.items()))
+        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
     plain = [
         plain_values(assay, raw.beside, raw.beside[smiles_column], transform.get(assay.value))
         for assay in assays
@@ -112,7 +116,11 @@ def clean_table(
     of_targets, targets, column_findings = _learnable(path, columns, merged)
     targets = _with_units(targets, units)
     molecules, labels, lost = _labelled_molecules(path, raw, of_targets)
-    _give_labels(molecules, labels)
+    has_bounds = bool(labels.bounded.any())
+    for molecule, row, limits in zip(molecules, labels.values, labels.bounds, strict=True):
+        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
+        if has_bounds:
+            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings = [
         *_row_findings(raw, standardise),
         *_reading_findings(raw, plain),
@@ -221,15 +229,6 @@ def _reading_findings(raw: TableRows, plain: Sequence[PlainValues]) -> list[Find
     ]
 
 
-def _check_rows(path: Path, raw: TableRows) -> None:
-    """Refuse a table without a usable row."""
-    if not raw.read:
-        raise ValueError(f"{path} has no rows below its header.")
-    if not raw.molecules:
-        check, rows = next(iter(raw.left_out.items()))
-        raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
-
-
 def _require_values(
     path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
 ) -> None:
@@ -324,15 +323,6 @@ def _in_several_parts(raw: TableRows, molecules: Sequence[TableMolecule]) -> Fin
         if counts[molecule.canonical] > 1
     )
     return Finding("molecule in several parts of the split", len(several), "kept", "", several)
-
-
-def _give_labels(molecules: Sequence[TableMolecule], labels: MoleculeLabels) -> None:
-    """Put the labels on the graphs of their molecules, and the bounds if there are any."""
-    has_bounds = bool(labels.bounded.any())
-    for molecule, row, limits in zip(molecules, labels.values, labels.bounds, strict=True):
-        molecule.graph.y = torch.tensor(row[None], dtype=torch.float32)  # (1, targets)
-        if has_bounds:
-            molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
 
 
 def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]:

@@ -26,7 +26,7 @@ from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
 from graphxai.learning.official import official_note, official_scores, with_official_split
 from graphxai.learning.predicting import encode_all, predict
-from graphxai.learning.process import carrier_facts, learn_process
+from graphxai.learning.process import learn_process
 from graphxai.learning.reliability import (
     bound_notes,
     leak_warnings,
@@ -37,7 +37,7 @@ from graphxai.learning.reliability import (
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
 from graphxai.learning.suspicions import require_one_unit
-from graphxai.learning.teachers.gaussian_process import Positions
+from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
@@ -48,6 +48,7 @@ from graphxai.models.graphormer import (
     locate,
     set_standardisation,
 )
+from graphxai.models.process import digest_of
 from graphxai.runtime.writing import csv_text
 
 FloatArray = NDArray[np.float64]
@@ -210,6 +211,11 @@ class TableSource(RunSource):
         notes += [*bound_notes(scores), *verdicts(scores)]
         notes += teacher_ahead(scores, stored=settings.keep_teacher)
         notes += uninformative(results["coverage"], {t.name: t.unit for t in table.targets})
+        carriers = {}
+        if self._is_process:  # which training molecules carry it, bound to their list by its hash
+            trained = tuple(table.canonical[k] for k in self.parts.train)
+            rows_of_carriers = carriers_of(len(trained), settings.seed).tolist()
+            carriers["carriers"] = {"sha256": digest_of(trained), "rows": rows_of_carriers}
         return self.identity() | {
             "data": table.path.name,
             "split": {"kind": self.parts.kind, "seed": self.parts.seed, **of_parts},
@@ -222,9 +228,9 @@ class TableSource(RunSource):
                 name: results[name]
                 for name in ("temperature", "scores", "coverage", "learning_curve")
             },
-            **(carrier_facts(self._training_smiles, settings.seed) if self._is_process else {}),
             "notes": notes,
             "summary": summary(scores),
+            **carriers,
             **({} if official is None else {"official": official}),
         }
 
@@ -262,11 +268,6 @@ class TableSource(RunSource):
     def _is_process(self) -> bool:
         """Whether the model is a Gaussian process."""
         return self.settings.model == "process"
-
-    @property
-    def _training_smiles(self) -> tuple[str, ...]:
-        """The canonical SMILES of the training part."""
-        return tuple(self.table.canonical[k] for k in self.parts.train)
 
     @property
     def columns(self) -> list[str]:

@@ -346,6 +346,18 @@ def test_a_bomb_of_zips_is_refused_by_the_sizes_it_states(
         open_table(tmp_path / "bomb.xlsx")
 
 
+@pytest.mark.parametrize("sign", [">", ">=", ">>", "\u2265", "\u2a7e"])
+def test_every_way_of_writing_above_is_a_lower_bound(sign: str) -> None:
+    (bound,) = parsed_numbers([f"{sign}10", "3"]).bounds
+    assert (bound.side, bound.value) == (1, 10)
+
+
+@pytest.mark.parametrize("sign", ["<", "<=", "<<", "\u2264", "\u2a7d"])
+def test_every_way_of_writing_below_is_an_upper_bound(sign: str) -> None:
+    (bound,) = parsed_numbers([f"{sign}10", "3"]).bounds
+    assert (bound.side, bound.value) == (-1, 10)
+
+
 def test_frames_and_arrays_give_their_structures() -> None:
     frame = pd.DataFrame({"SMILES": ["CCO", None], "y": [1.0, 2.5]}, index=[4, 2])
     assert structures_in(frame) == structures_in(frame.SMILES) == ["CCO", None]
@@ -372,6 +384,7 @@ def test_arrow_arrays_give_their_structures() -> None:
         (["1,234,567", "1,000"], [1234567, 1000]),
         (["1,234.5", "1,023"], [1234.5, 1023]),
         (["1.234,5", "1.023"], [1234.5, 1023]),
+        (["1,234.5", "12,023", "123,456"], [1234.5, 12023, 123456]),
     ],
 )
 def test_english_and_german_thousands_are_numbers(cells: list[str], values: list[float]) -> None:

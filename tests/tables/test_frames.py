@@ -32,7 +32,7 @@ def test_a_frame_has_the_numbers_of_explain(batch):
     for k in (0, 2):
         expected = gx.explain(batch.model, smiles[k])
         np.testing.assert_allclose(result["relevance"][k], expected.relevance, atol=1e-6)
-        assert result["output"][k] == pytest.approx(expected.ledger.output, rel=1e-5)
+        assert result["output"][k] == pytest.approx(expected.output, rel=1e-5)
     assert list(result) == explain.schema.names
 
 
