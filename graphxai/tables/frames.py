@@ -61,7 +61,7 @@ class ExplainFrame:
             ValueError: a column is missing.
         """
         is_pandas = isinstance(frame, pd.DataFrame)
-        existing = list(frame.columns if is_pandas else frame.schema.names)
+        existing = list(map(str, frame.columns if is_pandas else frame.schema.names))
         values = column_values(frame, structure_name(frame, self.smiles_column))
         numbers, names = (
             None

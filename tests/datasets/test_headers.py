@@ -26,6 +26,8 @@ def rows(text):
         ("ID,SMILES,IC50,t\n,,nM,h\na,CCO,1,2", 0, 2, ("ID", "SMILES", "IC50", "t")),
         ("SMILES,y\n,5\nCCO,1", 0, 1, ("SMILES", "y")),  # a row without a structure
         ("SMILES,y,z\n,low,\nCCO,1,", 0, 1, ("SMILES", "y", "z")),
+        ("SMILES,,y\n,none,\nCCO,,1", 0, 1, ("SMILES", "column 2", "y")),
+        ("drawn,note\nCCO,SMILES\nCCN,structure", 0, 1, ("drawn", "note")),  # rows of data
     ],
 )  # fmt: skip
 def test_a_header_is_known_by_the_title_of_the_structures(text, first, count, names):
