@@ -284,7 +284,7 @@ def _model(init_weights: str | os.PathLike[str] | None, *tasks: Task) -> Graphor
 
     It has no dropout, because labels from a rule have no noise to overfit.
     """
-    without_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
+    without_dropout: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
     if init_weights is None:
         sizes = {"num_layers": 3, "hidden_dim": 64, "ffn_dim": 128}
         return Graphormer(molecule_config(tasks, **sizes, **without_dropout))
