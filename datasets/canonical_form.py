@@ -144,14 +144,23 @@ def with_groups_of(given: Chem.Mol, mol: Chem.Mol, atoms: Sequence[int]) -> Chem
     return written.GetMol()
 
 
-def isomers_of(mol: Chem.Mol) -> tuple[list[str], int]:
-    """Return the SMILES of the isomers that the groups & and o stand for, and how many there are.
+def isomers_of(mol: Chem.Mol, *, undrawn: bool = False) -> tuple[list[str], int]:
+    """Return the SMILES of the isomers that a molecule stands for, and how many there are.
 
     Of more than `MOST_GROUPS` groups, these are a sample.
+
+    Args:
+        mol: the molecule, whose groups & and o stand for several isomers.
+        undrawn: whether a centre whose configuration is not drawn does so, too.
     """
     groups = [atoms for _, atoms in relative_groups(mol)]
     bare = Chem.RWMol(mol)
     bare.SetStereoGroups([])
+    for place in Chem.FindPotentialStereo(mol) if undrawn else ():
+        is_centre = place.type == Chem.StereoType.Atom_Tetrahedral
+        if is_centre and place.specified == Chem.StereoSpecified.Unspecified:
+            groups.append([place.centeredOn])
+            bare.GetAtomWithIdx(place.centeredOn).SetChiralTag(Chem.CHI_TETRAHEDRAL_CW)
     with one_perception():
         isomers = _isomers(bare, groups)
     return list(isomers), max(len(isomers), 2 ** len(groups) if len(groups) > MOST_GROUPS else 0)

@@ -246,7 +246,7 @@ def _explain_table(
     from graphxai.tables.run import explain_table, largest_relevance
 
     explainer = get_explainer(method)
-    rows = show_table(source, settings.smiles_column).count()
+    rows = show_table(source, settings.smiles_column, [model]).count()
     if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", rows) as advance:
             limit = largest_relevance(

@@ -267,16 +267,14 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
         plus: the sign of positive values, "+" or "".
     """
     ends = [frame] if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
-    shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
     rows: list[tuple[str, ...] | None] = []
     for row in (row for part in ends for row in [*part.itertuples(), None]):
         if row is None:
             rows.append(None)
             continue
-        name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
         interval = f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
         mean = f"{row.mean:{plus}z.3f}{interval}"
-        rows.append((name, mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)))
+        rows.append((row.name, mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)))
     columns = ("mean relevance [95 % interval]", "per atom", "molecules")
     looks: dict[str, Any] = {"fragment": {"overflow": "fold"}} | {name: {} for name in columns}
     print_table(looks, rows, title=title, title_justify="left")

@@ -165,7 +165,8 @@ def _predict_table(
     from .printing import nearness_line
 
     share_imports()
-    table = show_table(source, settings.smiles_column)
+    listed = models if isinstance(models, list) else [models]
+    table = show_table(source, settings.smiles_column, listed)
     refused = io.StringIO()
     lock = nullcontext() if out is None else exclusive_lock(out)
     with progress_bar("predicting", table.count()) as advance, lock:

@@ -253,7 +253,7 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
 
     def _repr_html_(self) -> str:
         """Return a table of the first predictions, with their ranges and how near they are."""
-        smiles = self._written_smiles()
+        smiles = None if self.from_table else self._written_smiles()
         shown = self._some(ROWS)
         tasks = list(dict.fromkeys(task for _, _, by_task in shown for task in by_task))
         domain = [] if self._several_models else ["training set"]

@@ -197,7 +197,7 @@ def predict_table(
     models: Any = tuple(model) if isinstance(model, Sequence) else model
     for each in models if several else (models,):
         require_molecules(each)
-    batch = PredictBatch(models, settings.level, goal)
+    batch = PredictBatch(models, settings.level, goal, settings.forms)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     named = source.name_column is not None
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)

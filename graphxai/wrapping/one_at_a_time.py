@@ -96,14 +96,17 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
 
 
-def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
-    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite."""
+def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch, beside: Data) -> Tensor | None:
+    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite.
+
+    They run beside another graph if they cannot run alone.
+    """
     graphs = batch.examples()
     roles = attribute_roles(graphs, model.attributes_read())
     outputs = []
     for graph in graphs:
         no_nodes = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
-        output = _finite_output(model, restricted(graph, no_nodes, roles), beside=graph)
+        output = _finite_output(model, restricted(graph, no_nodes, roles), beside=beside)
         if output is None:
             return None
         outputs.append(output)

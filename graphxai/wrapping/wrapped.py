@@ -291,9 +291,11 @@ class WrappedModel(ShownModel, ModuleView):
                     hides = self.settings.graph_token and self._masks_padding
                     no_nodes = torch.zeros_like(batch.mask)
                     return self.encode(self.embed(batch), batch, no_nodes) if hides else None
-                if not self.shares_passes(batch):
-                    return outputs_without_any_nodes(self, batch)
-                emptied = batch.emptied(smallest, count, self.attributes_read())
+                beside = batch.first_nodes(smallest, count, self.attributes_read())
+                single = self.collate([beside]).to(self.device)
+                if not self.shares_passes(batch if len(batch) > 1 else single):
+                    return outputs_without_any_nodes(self, batch, beside)
+                emptied = batch.emptied(beside, self.attributes_read())
                 rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
                 return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
         return None
@@ -372,6 +374,9 @@ class WrappedModel(ShownModel, ModuleView):
         if not int(batch.num_nodes[last]):
             raise ValueError("none of these graphs has any nodes.")
         shown = batch.mask & keep
+        if bool(shown.any(-1).all()):
+            subgraphs = batch.without(shown, attributes=self.attributes_read())
+            return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
         subgraphs = batch.without(shown, last, self.attributes_read())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
         outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]

@@ -407,7 +407,9 @@ def test_the_rest_has_no_structure_of_its_own(model):
 def test_a_table_distinguishes_structures_with_the_same_name(model):
     explained = gx.explain(model, ["COc1ccccc1C(=O)NC", "COc1ccc(cc1)C(=O)NC"])
     brics = gx.fragment_table(explained, "brics")
-    assert list(brics.name).count("benzene ring") == 2  # ortho and para
+    names = {"benzene ring *c1ccccc1*", "benzene ring *c1ccc(*)cc1"}  # ortho and para
+    assert names <= set(brics.name)
+    assert brics.name.is_unique
     rings = gx.fragment_table(explained, "rings")
     assert list(rings.name).count("benzene ring") == 1
 

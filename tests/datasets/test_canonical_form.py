@@ -1,6 +1,7 @@
 """However a compound is handed over, its features are those of one canonical form."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,34 @@ import pandas
 import pytest
 from rdkit import Chem
 from rdkit.Chem import EnumerateStereoisomers
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool
 from ways import WAYS, coming_perception
 
 import graphxai as gx
+from graphxai.cli.arguments import show_table
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_of
-from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table
 from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import Graphormer
+from graphxai.tables.batches import PredictBatch
 from graphxai.tables.drawing import drawing
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.visualization.molecule import structure
 from one_compound import test_part as held_out_for_test
+
+
+def as_floats(molecule: str | Chem.Mol) -> Data:
+    graph = molecule_to_data(molecule)
+    return Data(x=graph.x.float(), edge_index=graph.edge_index)
+
+
+class OneAtom(nn.Module):
+    def forward(self, x, edge_index, batch):
+        return global_add_pool(x[:, :1], batch)
+
 
 NITROFURANTOIN = "O=C1CN(N=Cc2ccc([N+](=O)[O-])o2)C(=O)N1"
 ADRIFT = ["O=C1Nc2ccccc2/C1=C/c1ccc[nH]1", "O=C(O)/C=C\\c1ccccc1", "C[C@H]1CC[C@@H](O)CC1"]
@@ -245,3 +263,45 @@ def test_every_file_of_a_run_is_read_again_to_the_same_answers(tmp_path):
     np.testing.assert_allclose(predictions(model, frame), expected, atol=1e-4)
     parents = frame.parent.where(frame.parent != "", frame.smiles).tolist()
     np.testing.assert_allclose(predictions(model, parents), expected, atol=1e-4)
+
+
+def test_rows_of_models_that_are_fed_by_their_own_code_say_so(tmp_path):
+    """Wrapped models and converted Graphormers get what is drawn, as their authors' code does."""
+    published = Graphormer(replace(gx.load("bace").config, ties="floyd", standardise="as drawn"))
+    wrapped = gx.wrap(OneAtom(), kind="regression", featurize=as_floats, inputs="molecules")
+    for model in (published.eval(), wrapped):
+        (prediction, *_) = gx.predict(model, "CCO").values()
+        assert prediction.note == gx.explain(model, "CCO").note == "read as drawn"
+        assert not prediction.parent
+    assert not next(iter(gx.predict("bace", "CCO").values())).note
+
+
+def test_a_table_says_beforehand_how_many_rows_take_several_passes(tmp_path, capsys):
+    """A value that mirror images share takes two for a chiral molecule."""
+    (tmp_path / "t.csv").write_text(f'smiles\nCCO\n{ADRIFT[2]}\n"{GROUPED[2]}"\n')
+    several = {"lipophilicity": "2 rows have stereocentres and take several passes"}
+    several["bace"] = "1 row has stereocentres and takes several passes"
+    for name, sentence in several.items():
+        show_table(tmp_path / "t.csv", "smiles", [gx.load(name)])
+        assert sentence in capsys.readouterr().err
+
+
+def test_rows_say_what_isomers_and_likely_tautomers_get_if_that_is_wanted():
+    model = gx.load("blood-brain-barrier")
+    drawn = ["CC(N)C(O)c1ccccc1", "Cn1cnc2c1c(=O)n(C)c(=O)n2C", *GROUPED[:1]]
+    rows = PredictBatch(model, forms=True)(drawn, [1, 2, 3])
+    four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccccc1" for a in ("", "@") for b in ("", "@")]
+    shares = predictions(model, four)[:, 0]
+    said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
+    assert rows[0]["note"] == f"{said} (blood-brain barrier)"
+    assert not rows[1]["note"]
+    assert rows[2]["note"].count("its 2 isomers get") == 1
+    plain = PredictBatch(model)(drawn, [1, 2, 3])
+    names = [name for name in plain[0] if name != "note"]
+    assert [[row[n] for n in names] for row in plain] == [[r[n] for n in names] for r in rows]
+    mifepristone = "CC#C[C@]1(O)CC[C@H]2[C@@H]3CCC4=CC(=O)CCC4=C3[C@@H](c3ccc(N(C)C)cc3)C[C@@]21C"
+    (row,) = PredictBatch(model, forms=True)([mifepristone], [1])
+    assert "a likely tautomer gets another class" in row["note"]
+    other = row["note"].rpartition(": ")[2]
+    (of_other,), (before,) = (gx.predict(model, s).values() for s in (other, mifepristone))
+    assert of_other.label != before.label

@@ -23,11 +23,12 @@ class Nodes(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = layer(6, 8), layer(8, 3)
-        self.passes = 0
+        self.passes, self.sizes = 0, []
 
     def forward(self, x, edge_index):
         self.passes += 1
-        return self.second(self.first(x, edge_index).tanh(), edge_index)
+        self.sizes.append(len(x))
+        return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
 def graph_of(n: int, seed: int = 0) -> Data:
@@ -147,9 +148,13 @@ def test_nodes_of_one_type_are_explained_and_predicted_as_alone():
 
 
 class Pooled(Nodes):
+    def __init__(self):
+        super().__init__()
+        self.offset = nn.Parameter(torch.ones(3))
+
     def forward(self, x, edge_index, batch):
         rows = super().forward(x, edge_index)
-        return rows.new_zeros(int(batch.max()) + 1, 3).index_add(0, batch, rows).tanh()
+        return rows.new_zeros(int(batch.max()) + 1, 3).index_add(0, batch, rows / 10) + self.offset
 
 
 def value_without(module: nn.Module, graph: Data, removed: tuple[int, ...]) -> float:
@@ -214,3 +219,23 @@ def test_a_long_occlusion_says_beforehand_what_it_takes(capsys, monkeypatch):
     assert "nodes=[...] removes only these nodes" in said
     gx.explain(model, graph, "occlusion", progress=False)
     assert capsys.readouterr().err == ""
+
+
+# -- passes are no larger than they have to be -----------------------------------------------------
+
+
+def test_the_output_without_nodes_needs_a_few_nodes_of_a_large_graph():
+    module, graph = Pooled(), graph_of(LARGE)
+    explanation = gx.explain(wrapped(module), graph, target=1)
+    assert explanation.ledger.without_nodes == pytest.approx(1.0, abs=1e-6)
+    assert [size for size in module.sizes if size > 16] == [LARGE]
+
+
+def test_a_pass_without_a_node_has_no_other_graph_beside_it():
+    module, graph = Pooled(), graph_of(LARGE)
+    model = wrapped(module)
+    gx.explain(model, graph, "occlusion", nodes=[0])
+    module.sizes.clear()
+    gx.explain(model, graph, "occlusion", nodes=range(5))
+    assert max(module.sizes[1:]) <= 5 * LARGE
+    assert sum(module.sizes) <= 7 * LARGE + 8

@@ -91,15 +91,23 @@ def _with_range(model: Model, item: Input, as_given: "AsGiven") -> "AsGiven":
     """Add to what was done to a molecule the range of what its isomers get."""
     from rdkit import Chem
 
+    mol = item.molecule or Chem.MolFromSmiles(item.smiles)
+    changes = (*as_given.changes, *isomer_ranges(model, mol, undrawn=False))
+    return as_given._replace(changes=changes)
+
+
+def isomer_ranges(model: Model, mol: "Mol", *, undrawn: bool) -> list[str]:
+    """Return the sentence on what the isomers of a molecule get, see `isomers_of`; [] for one."""
     from graphxai.datasets.canonical_form import isomers_of
 
-    isomers, total = isomers_of(item.molecule or Chem.MolFromSmiles(item.smiles))
+    isomers, total = isomers_of(mol, undrawn=undrawn)
+    if total < 2:
+        return []
     usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]
     computed = dict(predictions_or_errors(model, list(enumerate(usable))))
     rows = [row for row in computed.values() if not isinstance(row, NotFiniteError)]
     count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
-    ranges = ", ".join(_range(of_task) for of_task in zip(*rows, strict=True))
-    return as_given._replace(changes=(*as_given.changes, f"its {count} isomers get {ranges}"))
+    return [f"its {count} isomers get {', '.join(map(_range, zip(*rows, strict=True)))}"]
 
 
 def _range(predictions: Sequence[Prediction]) -> str:
