@@ -1,9 +1,9 @@
 """Bring annular N-H, amidines and guanidines to one form: protons that move between nitrogens.
 
 Such protons move within a second at room temperature, and no table draws them in one way (Elguero
-2000, of azoles; Raczynska 2005, of amidines). So both places are one compound, unlike a pyridone and its hydroxypyridine,
-whose shares depend on the solvent. The form is one that is there in water, as far as a rule says
-so, and as tables draw it.
+2000, of azoles; Raczynska 2005, of amidines). So both places are one compound, unlike a pyridone
+and its hydroxypyridine, whose shares depend on the solvent. The form is one that is there in water,
+as far as a rule says so, and as tables draw it.
 """
 
 from __future__ import annotations

@@ -8,129 +8,44 @@ and the like become pIC50. The functions know no file: cells come from any table
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
-
-from rdkit.Chem import Descriptors
+from typing import Literal
 
 from ..as_given import AS_DRAWN
 from ..cell_numbers import LIMIT, NUMBER, TYPOGRAPHY, parsed_numbers
 from ..labels import is_missing
 from ..molecule_reading import MoleculeError, read_molecules
 from .columns import plain_name
+from .exports import (
+    ENDPOINT,
+    EQUAL,
+    EXPORTS,
+    IS_LOG,
+    KIND_WORDS,
+    MASS,
+    POWERS,
+    QUOTES,
+    RELATION_WORDS,
+    SIGN,
+    SIGNS,
+    TURNED,
+    UNIT_WORDS,
+    Export,
+    header_unit,
+    measures_dose,
+    plain_unit,
+    words_of,
+)  # fmt: skip
 from .opening import TableError
 
 Transform = Literal["log10", "none"]
-
-
-class Export(NamedTuple):
-    """Columns of a program's export that belong together, by `plain_name`.
-
-    Attributes:
-        program: what writes them.
-        value: the column with the values.
-        relation: the column that says whether a value is a bound, or "".
-        unit: the column with the units, or "".
-        kind: the column that says what was measured, or "".
-        stated: the unit that the program's description states, if no column does.
-    """
-
-    program: str
-    value: str
-    relation: str = ""
-    unit: str = ""
-    kind: str = ""
-    stated: str = ""
-
-
-# Columns whose names do not show that they belong together, by the programs' public descriptions
-EXPORTS = (
-    Export("ChEMBL", "pchemblvalue", "standardrelation"),
-    Export("ChEMBL", "standardvalue", "standardrelation", "standardunits", "standardtype"),
-    Export("ChEMBL", "value", "relation", "units", "type"),
-    Export("ChEMBL", "publishedvalue", "publishedrelation", "publishedunits", "publishedtype"),
-    Export("PubChem", "pubchemstandardvalue", "", "", "standardtype", "uM"),
-    Export("PubChem", "activityvalue", "activityqualifier", "", "activityname", "uM"),
-    Export("PubChem", "acvalue", "acqualifier", "", "acname", "uM"),
-    Export("Guide to Pharmacology", "originalaffinitymedian", "originalaffinityrelation", "",
-           "originalaffinityunits", "nM"),
-    Export("PDSP Ki", "kival", "kinote", "", "", "nM"),
-    Export("Genedata Screener", "qac50", "qac50mode"),
-    Export("ActivityBase", "result", "prefix", "units", "resulttype"),
-)  # fmt: skip
-RELATION_WORDS = frozenset(
-    f"{word}{end}"
-    for word in ("relation", "qualifier", "operator", "modifier", "prefix")
-    for end in ("", "s", "es")
-)
-UNIT_WORDS = frozenset(("unit", "units", "uom"))
-KIND_WORDS = frozenset(("type", "endpoint", "parameter", "readout"))
-EQUAL = frozenset(("=", "==", "eq", "equal", "equals", "equal to", "exact", "exactly"))
-SIGNS = {
-    **dict.fromkeys(("greater than", "greater", "more than", "above", "gt"), ">"),
-    **dict.fromkeys(("less than", "less", "below", "lt"), "<"),
-    **{"ge": ">=", "le": "<=", "about": "~", "approx": "~", "approximately": "~", "circa": "~"},
-}
-SIGN = re.compile(r"[<>=~\u2264\u2265\u2a7d\u2a7e\u2248]{1,2}")
-TURNED = str.maketrans("<>\u2264\u2265\u2a7d\u2a7e", "><\u2265\u2264\u2a7e\u2a7d")
-QUOTES = str.maketrans({"'": "", '"': ""})
 FEW = 0.2  # share of the cells that may be something else in a column of relations
+HYDROGEN = 1.008  # g/mol
 LONGEST_UNIT = 20  # characters
 LISTED = 4  # of the units or relations in a column
 RELATIONS, UNITS = "relations beside the values", "units beside the values"
-
-# Powers of ten of mol/l, and of g/l, which needs the molecule's mass
-MOLAR = {"m": 0, "mm": -3, "um": -6, "nm": -9, "pm": -12, "fm": -15}
-MOLAR |= {f"{prefix}mol/l": MOLAR[f"{prefix}m"] for prefix in ("", "m", "u", "n", "p", "f")}
-MOLAR |= {"molar": 0, "millimolar": -3, "micromolar": -6, "nanomolar": -9, "picomolar": -12}
-MASS = {"g/l": 0, "mg/ml": 0, "mg/l": -3, "ug/ml": -3, "ug/l": -6, "ng/ml": -6, "ng/l": -9}
-MASS |= {"pg/ml": -9, "g/ml": 3}
-MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u", " ": None, "\u00b7": "."})
-PER = re.compile(r"(.+?)[.*]?(m?l)\^?-1")  # ug.mL-1
-ENDPOINT = re.compile(
-    r"(?<![a-z])(?P<log>p|-?log(?:10)?[ _]?(?:of )?)?"
-    r"(?P<name>q?(?:IC|EC|AC|GI|CC|XC|DC|TC)[ _]?(?:50|90)|K[idb]|potency)(?![a-z0-9])",
-    re.IGNORECASE,
-)
-IS_LOG = re.compile(r"(?<![a-z])(?:pchembl|pact|-?log)", re.IGNORECASE)
-IN_BRACKETS = re.compile(r"[(\[]([^()\[\]]{1,20})[)\]]")
-UNIT_AT_END = re.compile(r"(.*\S)[\s_.,]+([pnu\u00b5\u03bcm]M|[nu]m|[NU]M)")
-
-
-def words_of(name: str) -> frozenset[str]:
-    """Return the words of a column's name in lower case, also of `StandardRelation`."""
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)
-    return frozenset(word.casefold() for word in words)
-
-
-def is_unit(text: str) -> bool:
-    """Return whether a text such as "(nM)" or "PERCENT" is a unit of assays."""
-    unit = _plain_unit(text.strip("()[] "))
-    return unit in MOLAR or unit in MASS or unit in ("%", "percent", "h", "min", "kcal/mol")
-
-
-def header_unit(header: str) -> tuple[str, str]:
-    """Split a header such as `IC50 (nM)`, `IC50_nM` or `ic50 nm` into name and unit.
-
-    A header without a unit of `is_unit` is a name alone.
-    """
-    for inside in IN_BRACKETS.finditer(header):
-        if is_unit(inside[1]):
-            name = f"{header[: inside.start()].rstrip()}{header[inside.end() :]}"
-            return name.strip(), inside[1].strip()
-    match = UNIT_AT_END.fullmatch(header.strip())
-    is_clear = match is not None and match[2] not in ("nm", "um", "NM", "UM")
-    if match is None or not (is_clear or _measures_dose(match[1])):
-        return header, ""
-    return match[1], match[2]
-
-
-def _measures_dose(name: str) -> bool:
-    """Return whether a column's name says that it has IC50, Ki and the like."""
-    return bool(ENDPOINT.search(name)) or any(plain_name(name) == e.value for e in EXPORTS)
 
 
 def may_become(column: str, name: str) -> bool:
@@ -138,7 +53,7 @@ def may_become(column: str, name: str) -> bool:
     base, match = header_unit(column)[0], ENDPOINT.search(name)
     if name in (f"log10 {base}", f"p {base}"):
         return True
-    return match is not None and match["log"] == "p" and _measures_dose(base)
+    return match is not None and match["log"] == "p" and measures_dose(base)
 
 
 @dataclass(frozen=True)
@@ -219,7 +134,8 @@ def _beside(
     """Return the column of a role that is about the values, by its words or by its place.
 
     A column `Ki relation` is about `Ki` if there is such a column, else about the columns that have
-    its other words and a unit or a dose, else about all.
+    its other words and a unit or a dose, else about all. One without other words comes first then,
+    and `Time units` say nothing beside `IC50 (nM)`.
     """
     roles = RELATION_WORDS | UNIT_WORDS | KIND_WORDS
     about = {n: words_of(header_unit(n)[0]) for n in names if n == value or not words_of(n) & roles}
@@ -234,15 +150,18 @@ def _beside(
             if value in matching or rest == own - {"p", "log"}:
                 ranked.setdefault(rank, []).append(name)
                 break
-            if any(rank == 0 or _measures_dose(o) or header_unit(o)[1] for o in matching):
+            if any(rank == 0 or measures_dose(o) or header_unit(o)[1] for o in matching):
                 break
         else:
-            ranked.setdefault(2, []).append(name)
+            if not (rest and role is UNIT_WORDS and header_unit(value)[1]):
+                ranked.setdefault(3 if rest else 2, []).append(name)
     if not ranked:
         return None
     candidates = ranked[min(ranked)]
     distance = {n: abs(names.index(n) - names.index(value)) for n in candidates}
     nearest = [name for name in candidates if distance[name] == min(distance.values())]
+    if len(nearest) > 1 and role is KIND_WORDS:
+        return None
     if len(nearest) > 1:
         raise TableError(
             f"columns {nearest[0]!r} and {nearest[1]!r} stand on both sides of {value!r}: name them"
@@ -252,7 +171,7 @@ def _beside(
 
 
 @dataclass(frozen=True)
-class Reading:
+class ColumnRemark:
     """Something that was done to read a column.
 
     Attributes:
@@ -279,14 +198,12 @@ class PlainValues:
         unit: their unit if the header does not have it, "" otherwise.
         cells: the values (n,): numbers and bounds in one unit, or what was there.
         readings: what was done.
-        mixed: the units that cannot be converted into one another, which then are not read.
     """
 
     name: str
     unit: str
     cells: tuple[str, ...]
-    readings: tuple[Reading, ...] = ()
-    mixed: tuple[str, ...] = ()
+    readings: tuple[ColumnRemark, ...] = ()
 
 
 @dataclass
@@ -298,11 +215,11 @@ class _Column:
     signs: dict[int, str] = field(default_factory=dict)
     numbers: dict[int, float] = field(default_factory=dict)
     units: dict[int, str] = field(default_factory=dict)
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[ColumnRemark] = field(default_factory=list)
 
     def say(self, check: str, done: str) -> None:
         """Keep what was done to all numbers."""
-        self.readings.append(Reading(check, self.header, done, len(self.numbers)))
+        self.readings.append(ColumnRemark(check, self.header, done, len(self.numbers)))
 
     def leave_out(self, check: str, reasons: Mapping[int, str], column: str = "") -> None:
         """Take the labels of some rows away, and say why."""
@@ -311,7 +228,9 @@ class _Column:
             self.numbers.pop(k, None)
         if reasons:
             header = column or self.header
-            self.readings.append(Reading(check, header, "label not used", len(reasons), reasons))
+            self.readings.append(
+                ColumnRemark(check, header, "label not used", len(reasons), reasons)
+            )
 
 
 def plain_values(
@@ -333,19 +252,19 @@ def plain_values(
     numbers = parsed_numbers(column.cells)
     column.numbers = {k: v for k, v in enumerate(numbers.values.tolist()) if not math.isnan(v)}
     column.numbers |= {bound.position: bound.value for bound in numbers.bounds}
-    present = [k for k, cell in enumerate(column.cells) if not is_missing(cell)]
-    distinct = set(column.numbers.values())
-    few = len(distinct) <= 2 and all(value.is_integer() for value in distinct)
-    if len(column.numbers) * 2 < len(present) or not present or (few and not numbers.bounds):
+    present = sum(not is_missing(cell) for cell in column.cells)
+    if len(column.numbers) * 2 < max(present, 1):
         return PlainValues(columns.value, "", tuple(column.cells))  # classes
     for bound in numbers.bounds:
         match = LIMIT.fullmatch(column.cells[bound.position].translate(TYPOGRAPHY).strip())
         column.signs[bound.position] = match[1] if match else ""
     if columns.relation:
         _read_relations(column, columns.relation, cells[columns.relation], columns.turned)
-    mixed = _read_units(column, columns, cells)
-    if mixed:
-        return PlainValues(columns.value, "", _signed(column), tuple(column.readings), mixed)
+    distinct = set(column.numbers.values())
+    if len(distinct) <= 2 and all(v.is_integer() for v in distinct) and not column.signs:
+        return PlainValues(columns.value, "", tuple(column.cells))  # classes, such as 0 and 1
+    if not _read_units(column, columns, cells):
+        return PlainValues(columns.value, "", _signed(column), tuple(column.readings))
     base, in_header = header_unit(columns.value)
     kinds = _kinds(column, cells[columns.kind]) if columns.kind else Counter[str]()
     match = ENDPOINT.search(base)
@@ -354,25 +273,23 @@ def plain_values(
     elif len(kinds) > 1:
         listed = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
         column.say("several kinds of result", f"kept: {listed}")
-    plain = {_plain_unit(unit) for unit in column.units.values()}
-    is_dose = bool(plain) and plain <= MOLAR.keys() | MASS.keys()
+    plain = {plain_unit(unit) for unit in column.units.values()}
+    is_dose = bool(plain) and plain <= POWERS.keys()
     if (transform is None and kinds and is_dose) or (transform == "log10" and is_dose):
         name = f"p{'/'.join(kinds)}" if kinds else f"p {base}"
         if match:
             name = f"{base[: match.start()]}p{base[match.start() :]}"
-        _to_logarithms(column, structures)
-        listed = _listed(column.units.values())
+        _take_logarithms(column, _masses(column, structures))
         done = f"learned as {name}, -log10(mol/l), with bounds turned round"
         done += "; --transform none keeps the values" if transform is None else ""
-        column.say(f"values in {listed}", done)
+        column.say(f"values in {_listed(column.units.values())}", done)
         return PlainValues(name, "", tuple(column.cells), tuple(column.readings))
     unit = Counter(column.units.values()).most_common(1)[0][0] if column.units else ""
     if len(plain) > 1:
         _to_one_unit(column, unit, structures)
     if transform == "log10":
         _take_logarithms(column)
-        done = f"learned as log10 {base}"
-        column.say("values", done)
+        column.say("values", f"learned as log10 {base}")
         return PlainValues(f"log10 {base}", unit, tuple(column.cells), tuple(column.readings))
     shown = "" if unit == in_header else unit
     return PlainValues(columns.value, shown, _signed(column), tuple(column.readings))
@@ -399,7 +316,7 @@ def _read_relations(column: _Column, header: str, cells: Sequence[str], turned: 
     if read:
         rows = {k: f"{header}: {cells[k]}" for k in read}
         done = f"read as bounds: {_listed(cells[k].translate(QUOTES) for k in read)}"
-        column.readings.append(Reading(RELATIONS, header, done, len(rows), rows))
+        column.readings.append(ColumnRemark(RELATIONS, header, done, len(rows), rows))
     column.leave_out("relation not understood", contradicting, header)
 
 
@@ -411,32 +328,28 @@ def _sign(cell: str) -> str | None:
     return text if SIGN.fullmatch(text) else SIGNS.get(text)
 
 
-def _read_units(
-    column: _Column, columns: AssayColumns, cells: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
-    """Give every number its unit, and return the units if they cannot be converted."""
+def _read_units(column: _Column, columns: AssayColumns, cells: Mapping[str, Sequence[str]]) -> bool:
+    """Give every number its unit, and return whether the units can be converted into one."""
     column.units = dict.fromkeys(column.numbers, columns.stated) if columns.stated else {}
     if columns.unit is None:
-        return ()
+        return True
     given = {
         k: cells[columns.unit][k].translate(QUOTES).strip()
         for k in column.numbers
         if not is_missing(cells[columns.unit][k]) and _sign(cells[columns.unit][k]) != ""
     }
     if not given or any(NUMBER.fullmatch(u) or len(u) > LONGEST_UNIT for u in given.values()):
-        return ()
+        return True  # no column of units
     column.units |= given
-    spelt = {_plain_unit(unit): unit for unit in reversed(column.units.values())}
-    if len(spelt) > 1 and not spelt.keys() <= MOLAR.keys() | MASS.keys():
-        counts = Counter(_plain_unit(unit) for unit in column.units.values())
-        mixed = tuple(spelt[unit] for unit, _ in counts.most_common())
+    different = {plain_unit(unit) for unit in column.units.values()}
+    if len(different) > 1 and not different <= POWERS.keys():
         rows = {k: f"{columns.unit}: {unit}" for k, unit in given.items()}
-        done = f"not read: {', '.join(mixed[:LISTED])}{', ...' if len(mixed) > LISTED else ''}"
-        column.readings.append(Reading(UNITS, columns.unit, done, len(rows), rows))
-        return mixed
+        done = f"not read: {_listed(column.units.values())}"
+        column.readings.append(ColumnRemark(UNITS, columns.unit, done, len(rows), rows))
+        return False
     without = {k: "no unit" for k in column.numbers if k not in column.units}
     column.leave_out("no unit", without, columns.unit)
-    return ()
+    return True
 
 
 def _kinds(column: _Column, cells: Sequence[str]) -> Counter[str]:
@@ -448,53 +361,41 @@ def _kinds(column: _Column, cells: Sequence[str]) -> Counter[str]:
     return Counter(said)
 
 
-def _to_logarithms(column: _Column, structures: Sequence[str]) -> None:
-    """Turn concentrations into -log10(mol/l)."""
-    masses = _masses(column, structures)
-    _take_logarithms(column, masses)
-
-
 def _take_logarithms(column: _Column, masses: Mapping[int, float] | None = None) -> None:
-    """Replace numbers by logarithms; with masses, by the negative ones of mol/l."""
+    """Replace numbers by their logarithms, with `masses` by the negative ones of mol/l."""
     none = {k: f"{v:g} has no logarithm" for k, v in column.numbers.items() if v <= 0}
     column.leave_out("no logarithm", none)
     for k, value in column.numbers.items():
         logarithm, sign = math.log10(value), column.signs.get(k, "")
         if masses is not None:
-            unit = _plain_unit(column.units[k])
-            logarithm = -(logarithm + MOLAR.get(unit, MASS.get(unit, 0)))
-            logarithm += math.log10(masses[k]) if unit in MASS else 0.0
+            logarithm = -(logarithm + POWERS[plain_unit(column.units[k])])
+            logarithm += math.log10(masses.get(k, 1.0))
             sign = sign.translate(TURNED)
         column.cells[k] = f"{sign}{logarithm!r}"
 
 
 def _to_one_unit(column: _Column, common: str, structures: Sequence[str]) -> None:
     """Convert concentrations into one unit."""
-    of = _plain_unit(common)
-    has_mass = {
-        k for k, unit in column.units.items() if (_plain_unit(unit) in MASS) != (of in MASS)
-    }
-    masses = _masses(column, structures, has_mass)
-    powers = MOLAR | MASS
+    unit = plain_unit(common)
+    by_mass = unit in MASS
+    masses = _masses(column, structures, but=by_mass)
     for k, value in column.numbers.items():
-        unit = _plain_unit(column.units[k])
-        value *= 10.0 ** (powers[unit] - powers[of])
-        if k in has_mass:
-            value *= masses[k] if of in MASS else 1 / masses[k]
-        column.cells[k] = f"{column.signs.get(k, '')}{value!r}"
+        factor = 10.0 ** (POWERS[plain_unit(column.units[k])] - POWERS[unit])
+        mass = masses.get(k, 1.0)
+        value *= factor * mass if by_mass else factor / mass
+        column.numbers[k], column.cells[k] = value, f"{column.signs.get(k, '')}{value!r}"
     column.say(f"values in {_listed(column.units.values())}", f"converted to {common}")
 
 
-def _masses(
-    column: _Column, structures: Sequence[str], needed: set[int] | None = None
-) -> dict[int, float]:
-    """Return the molar masses (g/mol) of molecules whose values are in g/l, as they are drawn."""
-    if needed is None:
-        needed = {k for k, unit in column.units.items() if _plain_unit(unit) in MASS}
-    rows = [k for k in column.numbers if k in needed]
+def _masses(column: _Column, structures: Sequence[str], *, but: bool = False) -> dict[int, float]:
+    """Return the molar masses (g/mol) of molecules whose values are in g/l, as they are drawn.
+
+    but: those of the molecules whose values are not.
+    """
+    rows = [k for k in column.numbers if (plain_unit(column.units[k]) in MASS) != but]
     read = read_molecules([structures[k] for k in rows], 10**6, AS_DRAWN, canonical=False)
     masses = {
-        k: float(Descriptors.MolWt(each.mol))  # type: ignore[attr-defined]
+        k: sum(atom.GetMass() + HYDROGEN * atom.GetTotalNumHs() for atom in each.mol.GetAtoms())
         for k, each in zip(rows, read, strict=True)
         if not isinstance(each, MoleculeError)
     }
@@ -511,15 +412,8 @@ def _signed(column: _Column) -> tuple[str, ...]:
     return tuple(column.cells)
 
 
-def _plain_unit(unit: str) -> str:
-    """Return a unit in the spelling of `MOLAR` and `MASS`."""
-    plain = unit.translate(MICRO).casefold()
-    match = PER.fullmatch(plain)
-    return f"{match[1]}/{match[2]}" if match else plain
-
-
-def _listed(texts: object) -> str:
+def _listed(texts: Iterable[str]) -> str:
     """List different texts, the most frequent first."""
-    counts = Counter(texts)  # type: ignore[call-overload]
+    counts = Counter(texts)
     several = [text for text, _ in counts.most_common(LISTED)]
     return ", ".join(several) + (", ..." if len(counts) > LISTED else "")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..cell_numbers import parsed_numbers
-from .assays import is_unit
 from .columns import LIKELY, SURE, plain_name
+from .exports import is_unit
 
 TOP = 20  # rows among which the header is
 STRUCTURES = ("structure", "molstructure", "chemicalstructure", "compoundstructure")
@@ -69,11 +69,14 @@ def find_header(rows: Sequence[Sequence[str]], asked: str | None = None) -> Head
 
 def _place(rows: Sequence[Sequence[str]], asked: str | None) -> int:
     """Return the position of the first row that has the title of structures, or else 0."""
+    widest = 0  # cells; a row of data has as many as its header, titles have fewer
     for place, row in enumerate(rows):
-        if any(_is_structures(cell, asked) for cell in row):
+        filled = sum(bool(cell.strip()) for cell in row)
+        if filled > widest and any(_is_structures(cell, asked) for cell in row):
             return place
         if place == 0 and asked is None and any(plain_name(cell) in LIKELY for cell in row):
             return 0
+        widest = max(widest, filled)
     return 0
 
 
@@ -91,8 +94,8 @@ def _is_second(names: Sequence[str], below: Sequence[Sequence[str]], place: int)
     titles = {k: cell.strip() for k, cell in enumerate(below[0]) if cell.strip()}
     numbers = parsed_numbers(list(titles.values()))
     is_text = not numbers.bounds and bool((numbers.values != numbers.values).all())
-    merged = [k for k in titles if k >= len(names) or not names[k]]
-    return bool(merged) and is_text and not all(map(is_unit, titles.values()))
+    merged = [k >= len(names) or not names[k] for k in titles]  # the first keeps the title
+    return any(merged) and not all(merged) and is_text and not all(map(is_unit, titles.values()))
 
 
 def _joined(names: Sequence[str], below: Sequence[str]) -> list[str]:

@@ -167,7 +167,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     parquet = pd.read_parquet(tmp_path / "p.parquet")
     pd.testing.assert_frame_equal(parquet, frame, check_dtype=False)
     code, text, _ = run("predict", table, "--model", checkpoint)
-    assert text.splitlines()[0].startswith("row,smiles,name,activity")
+    assert text.splitlines()[0].startswith("row,name,smiles,activity")
     code, text, _ = run("predict", "CCO", "--model", checkpoint)
     assert text.startswith("activity: ")
 

@@ -8,7 +8,8 @@ from rdkit.Chem.Descriptors import MolWt
 
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.tasks import Task
-from graphxai.datasets.tables.assays import assay_columns, header_unit, plain_values
+from graphxai.datasets.tables.assays import assay_columns, plain_values
+from graphxai.datasets.tables.exports import header_unit
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.table import open_table
 from graphxai.evaluation.sources import table as benchmark_table
@@ -59,9 +60,23 @@ def test_relations_are_about_the_column_that_their_words_name(header, value, rel
     assert assay_columns(header.split(","), value, "", "smiles").relation == relation
 
 
+@pytest.mark.parametrize(
+    ("header", "value", "unit", "kind"),
+    [
+        ("smiles,Assay Type,pIC50,Target Type", "pIC50", None, None),
+        ("smiles,IC50 (nM),Time Units", "IC50 (nM)", None, None),
+        ("smiles,Value,Result Units,Result Type", "Value", "Result Units", "Result Type"),
+        ("smiles,IC50,Units,Time Units", "IC50", "Units", None),
+    ],
+)
+def test_units_and_kinds_of_something_else_are_not_taken(header, value, unit, kind):
+    columns = assay_columns(header.split(","), value, "", "smiles")
+    assert (columns.unit, columns.kind) == (unit, kind)
+
+
 def test_two_columns_of_relations_on_both_sides_are_refused():
     with pytest.raises(TableError, match=r"both sides of 'IC50': name them after the values"):
-        assay_columns(["smiles", "Operator", "IC50", "Operator.2"], "IC50", "", "smiles")
+        assay_columns(["smiles", "Operator", "IC50", "Qualifier"], "IC50", "", "smiles")
 
 
 def test_concentrations_become_negative_logarithms_and_bounds_turn_round():
@@ -108,7 +123,8 @@ def test_a_bound_of_ic50_turns_round_for_the_column_of_its_logarithm():
 def test_units_that_cannot_be_converted_are_named_and_not_read():
     rows = [("C", "10", "nM"), ("C", "50", "%"), ("C", "20", "nM")]
     plain = read("s,Value,Units", rows, "Value")
-    assert (plain.mixed, plain.cells) == (("nM", "%"), ("10", "50", "20"))
+    (units,) = plain.readings
+    assert (units.done, plain.cells) == ("not read: nM, %", ("10", "50", "20"))
 
 
 def test_a_value_that_contradicts_its_relation_or_has_no_unit_is_left_out_with_the_reason():
@@ -168,3 +184,11 @@ def test_transform_is_decided_by_column(export):
     (target,) = clean_table(path, None, ["IC50 (nM)"], transform={"IC50 (nM)": "none"}).targets
     assert (target.name, target.unit) == ("IC50", "nM")
     assert target.limits[1] == max(v for _, v, r in acids if r == "=")
+
+
+def test_two_limits_of_an_assay_are_bounds_and_no_classes():
+    rows = [("C", "10000", ">"), ("C", "10000", ">"), ("C", "1000", "="), ("C", "1000", "=")]
+    plain = read("s,IC50 (nM),Qualifier", rows, "IC50 (nM)")
+    assert plain.cells == ("<5.0", "<5.0", "6.0", "6.0")
+    flags = [("C", "0", "nM"), ("C", "1", "nM")]
+    assert read("s,Ki,Units", flags, "Ki").cells == ("0", "1")

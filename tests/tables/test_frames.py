@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from rdkit import Chem
 
 import graphxai as gx
 from graphxai.tables.batches import ExplainBatch
@@ -68,3 +69,11 @@ def test_results_keep_the_index_of_their_frame_and_its_column_is_found_by_itself
     assert joined.smiles.tolist() == ["CCOC", "CCSC", "CCNC"]
     upper = frame.rename(columns={"drawn": "SMILES"})
     assert ExplainFrame(batch, "smiles")(upper).index.tolist() == [2, 0, 1]
+
+
+def test_cells_may_be_molecules_and_columns_numbers(batch):
+    frame = pd.DataFrame([["a", Chem.MolFromSmiles("CCO")], ["b", Chem.MolFromSmiles("CCN")]])
+    result = ExplainFrame(batch, name_column="0")(frame)
+    assert result["smiles"].tolist() == ["CCO", "CCN"]
+    assert result["name"].tolist() == ["a", "b"]
+    assert result["reason"].isna().all()
