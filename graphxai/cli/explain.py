@@ -47,9 +47,9 @@ class ExplainOptions(ModelOptions):
 
     method: list[str] | None = option(
         None,
-        "Explanation method; see `graphxai methods`. `best` means learned, whose first nodes"
-        " restore the prediction soonest for its 4 forward and 4 backward passes. Repeat to compare"
-        " several.",
+        "Explanation method; see `graphxai methods`. `best` orders atoms best for its price: it is"
+        " learned for a model that this was fitted to, and path_marginals for any other. Repeat to"
+        " compare several.",
         ALWAYS,
         complete=method_names,
     )
@@ -116,17 +116,17 @@ def explain(
 
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --method lrp --method gae --out compared.png`
 
-    `graphxai explain molecules.csv --smiles-column drawn --out results/ --scale shared`
+    `graphxai explain examples/molecules.csv --name-column name --out results/ --scale shared`
 
-    `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
+    `graphxai explain my.csv --smiles-column drawn --out results/ --format csv,parquet,sdf`
 
-    `graphxai explain molecules.csv --workers 4 --out results/ --pictures none`
+    `graphxai explain my.csv --workers 4 --out results/ --pictures none`
 
-    `graphxai explain molecules.csv --out results/ --pictures none --device cuda`
+    `graphxai explain my.csv --out results/ --pictures none --device cuda`
 
     `graphxai explain s3://bucket/molecules.parquet --engine ray --out s3://bucket/results/`
 
-    `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
+    `graphxai explain examples/digit.png --model mnist-superpixels --out digit.svg`
 
     `graphxai explain my-graphs --model runs/graphs --out results/`
     """
@@ -140,9 +140,16 @@ def explain(
             raise typer.BadParameter("a table or folder takes one --method at a time.")
         share_imports()
     if kind in ("table", "graphs"):
-        folder = _folder(options.out)
+        folder = Path(options.out or "results")
+        if folder.suffix.lower() in WRITABLE and not folder.is_dir():
+            raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
     elif kind != "ray" and options.out is not None:
-        _require_writable(Path(options.out), source if kind == "image" else "", methods)
+        require_out(Path(options.out), source if kind == "image" else "", WRITABLE)
+        if len(methods) > 1 and Path(options.out).suffix.lower() not in PICTURES:
+            allowed = ", ".join(PICTURES)
+            raise typer.BadParameter(
+                f"several methods go into one picture: --out must end in {allowed}."
+            )
     from graphxai.explainers.registry import default_method
 
     model = load_with_warning(
@@ -202,24 +209,6 @@ def _limit(scale: str) -> float | None:
     return limit
 
 
-def _folder(place: str | None) -> Path:
-    """Return the folder for the results of a table."""
-    folder = Path(place or "results")
-    if folder.suffix.lower() in WRITABLE and not folder.is_dir():
-        raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
-    return folder
-
-
-def _require_writable(out: Path, source: str, methods: list[str]) -> None:
-    """Raise an error unless a molecule or digit can be written to this file."""
-    require_out(out, source, WRITABLE)
-    if len(methods) > 1 and out.suffix.lower() not in PICTURES:
-        allowed = ", ".join(PICTURES)
-        raise typer.BadParameter(
-            f"several methods go into one picture: --out must end in {allowed}."
-        )
-
-
 def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
     """Write one explanation to a file of any type, or several side by side to a picture."""
     options: dict[str, Any] = {"scale": look.limit, "palette": look.palette}
@@ -246,7 +235,7 @@ def _explain_table(
     from graphxai.tables.run import explain_table, largest_relevance
 
     explainer = get_explainer(method)
-    rows = show_table(source, settings.smiles_column).count()
+    rows = show_table(source, settings.smiles_column, [model]).count()
     if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", rows) as advance:
             limit = largest_relevance(
@@ -360,7 +349,7 @@ def _write_tables(explained: Mapping[str, "Explanation"], out: Path) -> None:
             "graph": key,
             "method": explanation.method,
             "target": explanation.target,
-            "output": explanation.ledger.output,
+            "output": explanation.output,
         }
         for prediction in explanation.predictions:
             predictions.append(about | {"task": prediction.task, "prediction": prediction.in_full})

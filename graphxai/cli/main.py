@@ -35,34 +35,31 @@ from .train import train
 _FORMAT = warnings.formatwarning
 
 
-def _without_types(parameters: list[Any]) -> list[Any]:
-    """Leave out the types of flags on a help page, which typer would show as `<bool>`."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
-class HelpfulCommand(TyperCommand):
-    """A command whose help shows flags, `--help` among them, without a type."""
+class _FlagsWithoutTypes:
+    """Shows flags on a help page, `--help` among them, without a type, which would be `<bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, where flags have no type."""
-        return _without_types(super().get_params(ctx))
+        """Return the parameters, where flags have no type."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
 
 
-class HelpfulGroup(TyperGroup):
+class HelpfulCommand(_FlagsWithoutTypes, TyperCommand):
+    """A command whose help shows flags without a type."""
+
+
+class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
     """A group of commands whose help shows flags without a type."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the group's parameters, where flags have no type."""
-        return _without_types(super().get_params(ctx))
 
 
 app = typer.Typer(
     name="graphxai",
     cls=HelpfulGroup,
-    help="Explain graph transformers: see which atoms or pixels drove a prediction.",
+    help="See what drives a model's predictions for molecules, tables, graphs and digits.\n\n"
+    "`graphxai examples` writes the files that the examples of each command name.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -104,7 +101,7 @@ def examples(
     `graphxai report examples/molecules.csv --name-column name --out report.html`
     """
     from graphxai.datasets.samples import example_files
-    from graphxai.runtime.writing import write_whole
+    from graphxai.runtime.writing import folder_at, write_whole
 
     contents = {name: path.read_bytes() for name, path in example_files().items()}
     different = [
@@ -117,21 +114,31 @@ def examples(
             f"{', '.join(different)}: there is another file of this name. Choose another folder:"
             " graphxai examples FOLDER"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     for name, content in contents.items():
         write_whole(folder / name, content)
         echo(f"written: {folder / name}")
 
 
 def models() -> None:
-    """List the bundled models."""
+    """List the bundled models, what they predict and how well.
+
+    **Example**
+
+    `graphxai models`
+    """
     from .listing import print_models
 
     print_models()
 
 
 def methods() -> None:
-    """List the explanation methods."""
+    """List the explanation methods, their sources and what they cost.
+
+    **Example**
+
+    `graphxai methods`
+    """
     from .listing import print_methods
 
     print_methods()

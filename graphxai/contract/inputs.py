@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 TABLE_PACKAGES = ("pandas", "pyarrow", "polars", "rdkit")  # whose values may hold many structures
+# Files whose names are no SMILES
+TABLE_FILES = (".csv", ".tsv", ".txt", ".smi", ".sdf", ".xlsx", ".parquet", ".gz")
 GROUP = 64  # how many inputs a model encodes at a time
 # This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
 # If one pass answers for several nodes, they have numbers from 2, which `ASKED` holds.
@@ -120,6 +122,8 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
+    if isinstance(inputs, str) and inputs.lower().endswith(TABLE_FILES):  # never a SMILES
+        inputs = Path(inputs)
     if _may_be_table(inputs) and (structures := _structures_in(inputs)) is not None:
         return structures, True
     if _names_its_columns(inputs):  # going through it would yield the names of its columns

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import Model
 from graphxai.wrapping.removal import Operator, outputs_of_parts
@@ -31,7 +32,7 @@ Value = Callable[[Tensor], Tensor]  # from choices (K, N) to values (K,), where 
 
 def best_areas(
     model: Model,
-    data: Data,
+    data: Data | Input,
     target: Target,
     starts: Sequence[Tensor] = (),
     *,
@@ -58,12 +59,9 @@ def best_areas(
         outputs = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
         return -outputs.softmax(-1)[:, column]
 
-    def distance(keep: Tensor) -> Tensor:
-        outputs = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
-        return (outputs - logits).square().sum(-1)
-
     def distance_without(gone: Tensor) -> Tensor:
-        return distance(~gone)
+        outputs = class_logits(config, target, outputs_of_parts(model, data, ~gone, operator).cpu())
+        return (outputs - logits).square().sum(-1)
 
     by_size = [s.abs().argsort(stable=True) for s in starts]
     by_sign = [s.argsort(descending=True, stable=True) for s in starts]
@@ -156,7 +154,13 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
     size, tried, beam = 2, 1, singles[effects[:BEAM]]  # up to size `tried`, all sets were tried
     while size < (min(largest, DEEPEST) + 1 if best is None else int(best.sum())):
         every = tried == size - 1 and math.comb(n, size) <= most
-        sets = _all_sets(n, size) if every else _grown(beam)
+        if every:
+            members = torch.tensor(list(combinations(range(n), size)))
+            none = torch.zeros(len(members), n, dtype=torch.bool)
+            sets = none.scatter_(1, members, True)
+        else:
+            grown = beam[:, None, :] | torch.eye(n, dtype=torch.bool)
+            sets = torch.unique(grown[~beam], dim=0)
         margins = yield sets
         if (changing_set := _changing(sets, margins)) is not None:
             best = changing_set if tried == size - 1 else (yield from _pruned(changing_set))
@@ -188,15 +192,3 @@ def _pruned(needed: Tensor) -> Generator[Tensor, Tensor, Tensor]:
 def _prefixes(order: Tensor, first: int, last: int) -> Tensor:
     """Return the sets (K, n) of the first k members of an order, for k from `first` to `last`."""
     return order.argsort()[None, :] < torch.arange(first, last + 1)[:, None]
-
-
-def _all_sets(n: int, size: int) -> Tensor:
-    """Return all sets (K, n) of this size."""
-    members = torch.tensor(list(combinations(range(n), size)))
-    return torch.zeros(len(members), n, dtype=torch.bool).scatter_(1, members, True)
-
-
-def _grown(beam: Tensor) -> Tensor:
-    """Return all sets (K, n) that add one member to a set of the beam."""
-    made = beam[:, None, :] | torch.eye(beam.shape[1], dtype=torch.bool)
-    return torch.unique(made[~beam], dim=0)

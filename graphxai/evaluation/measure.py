@@ -92,7 +92,8 @@ def measure(
         }
         again = [item for item in left if item[0] in usable]
         if plan.has("max_sensitivity"):
-            noisy = noisy_models(model, plan.seed)
+            first = plan.seed * DRAWS
+            noisy = ((str(k), NoisyModel(model, first + k)) for k in range(DRAWS))
             changes = _compared(noisy, relative_change, again, explainer, target, usable)
             # the largest change, which is undefined if any is
             largest = {key: float(np.max(list(of.values()))) for key, of in changes.items()}
@@ -100,7 +101,12 @@ def measure(
         if plan.has("model_randomisation"):
             shuffled = shuffled_stages(model, plan.seed)
             stages[explainer.name] = _compared(
-                shuffled, _size_of_correlation, again, explainer, target, usable
+                shuffled,
+                lambda before, after: abs(rank_correlation(before, after)),
+                again,
+                explainer,
+                target,
+                usable,
             )
     by_graph = {
         key: {name: by_key[key] for name, by_key in explanations.items() if key in by_key}
@@ -155,8 +161,8 @@ def _series(
         key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
         for key, of in explanations.items()
     }
-    items = [(key, item.data) for key, item in chunk if good[key]]
-    graphs = [data for _, data in items]
+    items = [(key, item) for key, item in chunk if good[key]]
+    graphs = [item for _, item in items]
     scores = [list(good[key].values()) for key, _ in items]
     series: dict[Key, dict[str, dict[str, Series]]] = {key: {} for key, _ in items}
     removes = any(metric.removal for metric in plan.metrics)
@@ -198,7 +204,7 @@ def _units(
             units.append(replace(blank, method=name, values=values, note=explanation))
             continue
         series_of_method = {operator: of[name] for operator, of in series.items()}
-        ledger = explanation.ledger.to_dict() if explanation.additive else {}
+        ledger = explanation.ledger.to_dict() if explanation.ledger else {}
         units.append(
             replace(
                 blank,
@@ -327,16 +333,6 @@ class NoisyModel:
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Return None, because with noise an embedding is no longer the sum of its features."""
         return None
-
-
-def noisy_models(model: Any, seed: int) -> Iterator[tuple[str, NoisyModel]]:
-    """Yield a model with several draws of noise, and the number of each as its name."""
-    for draw in range(DRAWS):
-        yield str(draw), NoisyModel(model, seed * DRAWS + draw)
-
-
-def _size_of_correlation(before: FloatArray, after: FloatArray) -> float:
-    return abs(rank_correlation(before, after))
 
 
 def shuffled_stages(model: Any, seed: int = 0) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.explanation.files import write_csv
-from graphxai.runtime.writing import atomic_write, write_whole
+from graphxai.runtime.writing import atomic_write, folder_at, write_whole
 
 from .method_values import MethodValues
 from .metrics import DEFAULT_METRICS, METRICS
@@ -37,7 +37,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     * `table.csv` and `table.tex`: the summary's table for spreadsheets and papers;
     * the figures as PNG and SVG.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     write_csv(report.rows, folder / "results.csv", index=False)
     if find_spec("pyarrow") is not None:
         rows = report.rows.assign(graph=report.rows.graph.astype(str))
@@ -49,7 +49,8 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     write_whole(folder / "summary.json", summary + "\n")
     write_whole(folder / "summary.md", summary_markdown(report, figures))
     write_csv(table_frame(report), folder / "table.csv", index=False)
-    write_whole(folder / "table.tex", table_latex(report))
+    tables = [_tabular(report, operator) for operator in report.operators or ("none",)]
+    write_whole(folder / "table.tex", "\n".join(tables))
     return folder
 
 
@@ -247,28 +248,26 @@ def _summary(report: MethodValues) -> dict[str, Any]:
     for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
             values = report.intervals(metric, operator)
-            results.setdefault(operator, {})[metric] = {
-                name: {k: _number(v) for k, v in vars(i).items()} for name, i in values.items()
-            }
-    return {
+            of_methods = {name: vars(interval) for name, interval in values.items()}
+            results.setdefault(operator, {})[metric] = of_methods
+    summary = {
         "graphs": len({unit.graph for unit in report.units}),
         "rejected": [[key, reason] for key, reason in report.rejected],
         "failures": {name: len(values) for name, values in report.failures.items()},
         "results": results,
-        "seconds": {name: _number(time) for name, time in report.seconds().items()},
+        "seconds": report.seconds(),
         "agreement": {
-            metric: report.agreement(metric).map(_number).to_dict()
+            metric: report.agreement(metric).to_dict()
             for metric in LEADING
             if len(report.operators) > 1 and metric in report.metrics(report.operators[0])
         },
         "conservation": {
-            name: {
-                k: _number(getattr(c, k)) for k in ("slope", "correlation", "gap", "unexplained")
-            }
+            name: {k: getattr(c, k) for k in ("slope", "correlation", "gap", "unexplained")}
             for name, c in report.conservation().items()
         },
-        "settings": finite_or_null(report.settings),
+        "settings": report.settings,
     }
+    return finite_or_null(summary)
 
 
 def _save_figures(report: MethodValues, folder: Path) -> list[str]:
@@ -302,11 +301,6 @@ def _arrow(metric: str) -> str:
     if metric not in METRICS:
         return ""
     return "↑" if METRICS[metric].higher_is_better else "↓"
-
-
-def _number(value: Any) -> Any:
-    """Return a value for JSON, with None for NaN and infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _name(report: MethodValues, method: Any) -> str:
@@ -345,13 +339,8 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def table_latex(report: MethodValues) -> str:
-    """Return the table of each operator in LaTeX (package booktabs), with the best mean in bold."""
-    return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
-
-
 def _tabular(report: MethodValues, operator: str) -> str:
-    """Return the table of one operator."""
+    """Return the table of an operator in LaTeX (booktabs), with the best mean in bold."""
     metrics = report.metrics(operator)
     intervals = {metric: report.intervals(metric, operator) for metric in metrics}
     best = {metric: report.ranking(metric, operator)[0] for metric in metrics}

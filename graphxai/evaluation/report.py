@@ -82,7 +82,13 @@ class Report(MethodValues):
                 axes=ax,
             )
         if kind == "conservation":
-            return self._sums()
+            sums = {}
+            for name, c in self.conservation().items():
+                figures = f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}"
+                sums[name] = (c.outputs, c.tokens, minus_signs(figures))
+            if not sums:
+                raise ValueError("no method in the report gives shares of the output.")
+            return sums_figure(sums, title="Does relevance add up?")
         if kind == "forest":
             return self._forest(operator, f"Mean, 95 % interval ({text})")
         stages = self.randomisation()
@@ -90,15 +96,6 @@ class Report(MethodValues):
             raise ValueError("the metric 'model_randomisation' was not measured.")
         spans = {method: _spans(of) for method, of in stages.items()}
         return stages_figure(spans, title=f"Model randomisation ({n} graphs)", axes=ax)
-
-    def _sums(self) -> "Figure":
-        sums = {}
-        for name, c in self.conservation().items():
-            text = f"slope {c.slope:.2f}, r {c.correlation:.2f}, gap {c.gap:.2f}"
-            sums[name] = (c.outputs, c.tokens, minus_signs(text))
-        if not sums:
-            raise ValueError("no method in the report gives shares of the output.")
-        return sums_figure(sums, title="Does relevance add up?")
 
     def _forest(self, operator: str, title: str) -> "Figure":
         metrics = self.metrics(operator)[:FOREST]

@@ -7,7 +7,7 @@ which nodes it uses. So every report starts with the model's accuracy (or R2) wi
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch_geometric.data import Data
 
+from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.target import Target
+from graphxai.contract.tasks import Task
 from graphxai.evaluation.curves import class_logits
 from graphxai.evaluation.measure import Item, MeasurementPlan
 from graphxai.evaluation.store import Key
-from graphxai.evaluation.targets import Labels, class_name
+from graphxai.evaluation.targets import Labels, label_number
 from graphxai.explanation.compute.models import Model
 from graphxai.wrapping.removal import Operator, outputs_of_many
 
@@ -133,40 +134,30 @@ def _robustness(
     of_task = Target(None, task.name)
     predicted: list[Tensor] = []
     for start in range(0, len(prepared), GRAPHS):
-        graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
-        keeps = [_none_and_random_parts(data, plan.seed) for data in graphs]
+        graphs = [item for _, item in prepared[start : start + GRAPHS]]
+        parts = [random_parts(g.data.x, g.num_nodes, plan.seed) for g in graphs]
+        keeps = [torch.cat([torch.zeros_like(each[:1]), each]) for each in parts]  # first, none
         outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
     answers = torch.stack(predicted)  # (graphs, 1 + SHARES * DRAWS, classes)
     unseen = int((answers[:, 0] == answers[:, 1]).all(-1).sum())  # without any node, with all
     answers = answers[:, 1:]
-    if task.kind == "regression":
-        numbers = answers[..., 0].double().numpy()
-        given = _given(prepared, labels, lambda label: None if label is None else float(label))
-    else:
-        numbers = answers.argmax(-1).double().numpy()
-        given = _given(
-            prepared, labels, lambda label: _number_of_class(task.classes, class_name(task, label))
-        )
+    is_value = task.kind == "regression"
+    numbers = (answers[..., 0] if is_value else answers.argmax(-1)).double().numpy()
+    given = _given(prepared, labels, task)
     truth = numbers[:, 0] if given is None else given
     scored = np.isfinite(truth)
     numbers, truth = numbers[scored], truth[scored]
-    score = _r2 if task.kind == "regression" else _accuracy
+    score = r2 if is_value else lambda answer, truth: np.mean(answer == truth)
     values = tuple(
         float(np.mean([score(column, truth) for column in numbers[:, k : k + DRAWS].T]))
         for k in range(0, len(SHARES) * DRAWS, DRAWS)
     )
     measure = "agreement" if given is None else "accuracy"
-    if task.kind == "regression":
+    if is_value:
         return Robustness("R2", values, 0.0, len(truth), unseen)
     most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
     return Robustness(measure, values, float(most), len(truth), unseen)
-
-
-def _none_and_random_parts(data: Data, seed: int) -> Tensor:
-    """Return the empty choice of nodes, and the random ones (1 + SHARES * DRAWS, N)."""
-    parts = random_parts(data.x, int(data.num_nodes or 0), seed)
-    return torch.cat([torch.zeros_like(parts[:1]), parts])
 
 
 def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:
@@ -185,25 +176,12 @@ def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:
 
 
 def _given(
-    prepared: Sequence[Item], labels: Labels | None, number: Callable[[Any], float | None]
+    prepared: Sequence[Item], labels: Labels | None, task: Task
 ) -> NDArray[np.float64] | None:
     """Return the label of each graph as a number, NaN where it has none; None without labels."""
     if labels is None:
         return None
     label_of: Mapping[Key, Any]
     label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
-    numbers = [number(label_of.get(key)) for key, _ in prepared]
+    numbers = [label_number(task, label_of.get(key)) for key, _ in prepared]
     return np.array([np.nan if value is None else value for value in numbers], dtype=float)
-
-
-def _number_of_class(classes: Sequence[str], name: str | None) -> int | None:
-    return None if name is None else list(classes).index(name)
-
-
-def _accuracy(predicted: Any, truth: Any) -> float:
-    return float(np.mean(predicted == truth))
-
-
-def _r2(predicted: Any, truth: Any) -> float:
-    spread = float(np.sum((truth - truth.mean()) ** 2))
-    return 1 - float(np.sum((truth - predicted) ** 2)) / spread if spread > 0 else float("nan")

@@ -163,6 +163,7 @@ class Run:
         progress = options.get("progress")
         done = {(unit.graph, unit.method) for unit in self.earlier}
         units = list(self.earlier)
+        (checkpoint,) = self.settings["checkpoints"]
         total = len(self.graphs.items) * len(plan.explainers)
         with (
             ExitStack() as stack,
@@ -173,7 +174,10 @@ class Run:
             measured = self._units(plan, done, options.get("workers", 1), progress)
             try:
                 for graph_units in stack.enter_context(closing(measured)):
-                    finished = [self._stamped(unit) for unit in graph_units]
+                    finished = [
+                        replace(unit, checkpoint=checkpoint, digest=self.digests[unit.graph])
+                        for unit in graph_units
+                    ]
                     write(finished)
                     units += finished
                     advance(len(finished))
@@ -205,11 +209,6 @@ class Run:
                     yield unmeasured(plan, key, item, part.result.reason, done)
                 else:
                     yield from part.result
-
-    def _stamped(self, unit: Unit) -> Unit:
-        """Write the model's name and the graph's hash on a unit."""
-        (checkpoint,) = self.settings["checkpoints"]
-        return replace(unit, checkpoint=checkpoint, digest=self.digests[unit.graph])
 
     def _report(self, units: list[Unit]) -> Report:
         """Return a report with the graphs and methods in the order in which they were given."""

@@ -150,6 +150,14 @@ def class_name(task: Task, label: Any) -> str | None:
     return task.classes[int(label)]
 
 
+def label_number(task: Task, label: Any) -> float | None:
+    """Return a label as a value or the number of its class, or None if it is missing."""
+    if task.kind == "regression":
+        return None if label is None or label != label else float(label)
+    name = class_name(task, label)
+    return None if name is None else float(task.classes.index(name))
+
+
 def target_text(tracked: TrackedOutput) -> str | None:
     """Return the tracked output as text, for the settings of a run."""
     choice = tracked.class_source or tracked.target.choice

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.checkpoint_files import INVALID
 from graphxai.learning.objectives import Objective, scores
 from graphxai.learning.predicting import make_loaders
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged
-from graphxai.runtime.writing import atomic_write
+from graphxai.runtime.writing import atomic_write, folder_at, write_whole
 
 ENVIRONMENT_RATE = 8  # learning rate of the table of environments, in those of the other weights
 
@@ -185,7 +190,11 @@ class GraphormerModule(pl.LightningModule):
         row = {name: float(value) for name, value in sorted(logged_values.items())}
         self.metrics.append({"epoch": epoch, "step": self.trainer.global_step - 1, **row})
         if self.trainer.is_global_zero:
-            _write_metrics(self.metrics_file, self.metrics)
+            columns = list(dict.fromkeys(name for row in self.metrics for name in row))
+            with atomic_write(self.metrics_file) as file:
+                writer = csv.DictWriter(file, columns, restval="")
+                writer.writeheader()
+                writer.writerows(self.metrics)
         best = self.kept
         state = [best.weights is not None, best.epoch, best.value, best.loss, dict(best.scores)]
         checkpoint["graphxai"] = {"kept": state, "stale": self.stale, "metrics": self.metrics}
@@ -196,6 +205,66 @@ class GraphormerModule(pl.LightningModule):
         self.kept = BestEpoch(self.folder / "best" if exists else None, *rest)
         self.stale = checkpoint["graphxai"]["stale"]
         self.metrics = checkpoint["graphxai"]["metrics"]
+
+
+class StateFile(CheckpointIO):
+    """Lightning's state as one file of safetensors, whose header has all but the tensors as JSON.
+
+    Lightning itself would write and read a pickle.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a state, which takes the place of the one before."""
+        tensors: dict[str, Tensor] = {}
+        content = json.dumps(_without_tensors(checkpoint, tensors))
+        folder_at(Path(path).parent)
+        write_whole(path, save(tensors, metadata={"state": content}))
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read what `save_checkpoint` wrote. A ValueError says what to do if that fails."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                content = json.loads(file.metadata()["state"])
+                state: dict[str, Any] = _with_tensors(content, file.get_tensor)
+        except (SafetensorError, OSError, *INVALID) as error:
+            raise ValueError(
+                f"{path} is no state of a training ({error}): delete {Path(path).parent.parent},"
+                " and train anew."
+            ) from error
+        return state
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a file."""
+        Path(path).unlink(missing_ok=True)
+
+
+def _without_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON can hold it, and its tensors in `tensors`, by name."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(value, Mapping):  # whose keys may be numbers
+        return {"entries": [[key, _without_tensors(each, tensors)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_without_tensors(each, tensors) for each in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    return value
+
+
+def _with_tensors(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return the value of which `_without_tensors` made this."""
+    if isinstance(value, list):
+        return [_with_tensors(each, tensor) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensor(value["tensor"])
+    if "tuple" in value:
+        return tuple(_with_tensors(each, tensor) for each in value["tuple"])
+    return {key: _with_tensors(each, tensor) for key, each in value["entries"]}
 
 
 class LoggedBatches(Callback):
@@ -211,13 +280,6 @@ class LoggedBatches(Callback):
                 self.advance = logged("training, batches", int(trainer.estimated_stepping_batches))
                 self.advance(trainer.global_step - 1)
             self.advance(1)
-
-
-def _progress(shown: bool) -> list[Callback]:
-    """Return the callback that shows progress: a bar on a terminal, lines elsewhere, or none."""
-    if not shown:
-        return []
-    return [TQDMProgressBar()] if sys.stderr.isatty() else [LoggedBatches()]
 
 
 def run(
@@ -239,12 +301,14 @@ def run(
         trainer.fit(
             module,
             *loaders,
-            # Lightning's state, which this run wrote, is read without unpickling objects.
             ckpt_path=str(last) if last.exists() else None,
-            weights_only=True,
         )
     finally:
-        _end_if_terminated(trainer, out)
+        if trainer.received_sigterm:
+            # Lightning alone would end the process with status 0, as if training were complete.
+            raise SystemExit(
+                f"training was terminated; continue the run in {out} with resume=True."
+            )
     if module.kept.weights is None:
         save_checkpoint(module.current_model, state / "best")
         module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
@@ -253,6 +317,7 @@ def run(
 
 def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
     """Return Lightning's trainer, which writes its state into `out`."""
+    on_terminal = sys.stderr.isatty()
     return pl.Trainer(
         max_epochs=settings.epochs,
         accelerator=settings.accelerator,
@@ -269,22 +334,14 @@ def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
                 save_on_train_epoch_end=True,  # after the validation of the epoch
                 enable_version_counter=False,
             ),
-            *_progress(settings.progress),
+            *([] if on_terminal or not settings.progress else [LoggedBatches()]),
         ],
-        enable_progress_bar=settings.progress and sys.stderr.isatty(),
+        enable_progress_bar=settings.progress and on_terminal,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        plugins=[StateFile()],
         use_distributed_sampler=False,
     )
-
-
-def _end_if_terminated(trainer: pl.Trainer, out: Path) -> None:
-    """End the process with an error status if SIGTERM arrived while it trained.
-
-    Lightning alone would end it with status 0 and without a word, as if the training were complete.
-    """
-    if trainer.received_sigterm:
-        raise SystemExit(f"training was terminated; continue the run in {out} with resume=True.")
 
 
 def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:
@@ -299,15 +356,6 @@ def check_hardware(accelerator: str, devices: int | str | Sequence[int], precisi
             f"cannot train with accelerator {accelerator!r}, devices {devices!r} and precision"
             f" {precision!r}: {error}"
         ) from error
-
-
-def _write_metrics(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Write a row of metrics for each epoch as CSV."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _moving_average(decay: float) -> Any:

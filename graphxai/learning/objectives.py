@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphxai.contract.prediction_metrics import score_task
-from graphxai.contract.tasks import Task
+from graphxai.contract.tasks import Task, TaskKind, TaskSet
 
 SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of the tasks of one kind, among the labels and among the outputs."""
-
-    labels: list[int]
-    outputs: list[slice]
 
 
 class Objective:
@@ -45,8 +37,10 @@ class Objective:
         self.smoothing = label_smoothing
         self.offset = torch.tensor([task.offset for task in tasks])
         self.scale = torch.tensor([task.scale for task in tasks])
-        self.kinds = {
-            kind: _columns(tasks, kind) for kind in ("binary", "regression", "multiclass")
+        self.columns = TaskSet(tuple(tasks)).columns
+        self.positions = {
+            kind: [k for k, task in enumerate(tasks) if task.kind == kind]
+            for kind in get_args(TaskKind)
         }
 
     def __call__(self, outputs: Tensor, y: Tensor, bounds: Tensor | None = None) -> Tensor:
@@ -62,16 +56,13 @@ class Objective:
         weights = self.weights.to(y.device) * present  # (B, tasks)
         target = y.nan_to_num()
         losses = torch.zeros_like(target)
-        if (binary := self.kinds["binary"]).labels:
-            soft = target[:, binary.labels] * (1 - self.smoothing) + 0.5 * self.smoothing
-            logits = outputs[:, [part.start for part in binary.outputs]]
-            losses[:, binary.labels] = F.binary_cross_entropy_with_logits(
-                logits, soft, reduction="none"
-            )
-        if (regression := self.kinds["regression"]).labels:
-            k = regression.labels
+        if k := self.positions["binary"]:
+            soft = target[:, k] * (1 - self.smoothing) + 0.5 * self.smoothing
+            logits = outputs[:, [self.columns[task].start for task in k]]
+            losses[:, k] = F.binary_cross_entropy_with_logits(logits, soft, reduction="none")
+        if k := self.positions["regression"]:
             standard = (target[:, k] - self.offset.to(y.device)[k]) / self.scale.to(y.device)[k]
-            values = outputs[:, [part.start for part in regression.outputs]]
+            values = outputs[:, [self.columns[task].start for task in k]]
             losses[:, k] = F.mse_loss(values, standard, reduction="none")
             if bounds is not None:
                 scale, offset = self.scale.to(y.device)[k], self.offset.to(y.device)[k]
@@ -79,11 +70,10 @@ class Objective:
                 losses[:, k] = torch.where(
                     bounded[:, k], censored_loss(values, limits), losses[:, k]
                 )
-        multiclass = self.kinds["multiclass"]
-        for column, part in zip(multiclass.labels, multiclass.outputs, strict=True):
-            losses[:, column] = F.cross_entropy(
-                outputs[:, part],
-                target[:, column].long(),
+        for task in self.positions["multiclass"]:
+            losses[:, task] = F.cross_entropy(
+                outputs[:, self.columns[task]],
+                target[:, task].long(),
                 reduction="none",
                 label_smoothing=self.smoothing,
             )
@@ -112,23 +102,9 @@ def scores(tasks: Sequence[Task], outputs: Tensor, y: Tensor) -> dict[str, float
     higher is better. A task without labels, or with a single class, is left out.
     """
     by_task = {}
-    start = 0
-    for k, task in enumerate(tasks):
-        columns = outputs[:, start : start + task.num_outputs]
-        start += task.num_outputs
-        present = ~y[:, k].isnan()
-        value = score_task(task, columns[present], y[present, k])
+    for task, columns, labels in zip(tasks, TaskSet(tuple(tasks)).columns, y.T, strict=True):
+        present = ~labels.isnan()
+        value = score_task(task, outputs[present, columns], labels[present])
         if value is not None:
             by_task[task.name] = value
     return by_task
-
-
-def _columns(tasks: Sequence[Task], kind: str) -> _Columns:
-    """Find the columns of the tasks of a kind."""
-    labels, outputs, start = [], [], 0
-    for k, task in enumerate(tasks):
-        if task.kind == kind:
-            labels.append(k)
-            outputs.append(slice(start, start + task.num_outputs))
-        start += task.num_outputs
-    return _Columns(labels, outputs)

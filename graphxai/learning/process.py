@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,9 +13,8 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.teachers.choosing import choose_process
-from graphxai.learning.teachers.gaussian_process import carriers_of
 from graphxai.learning.training import LearnedModel, Log, RunSource
-from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig, digest_of
+from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
 FloatArray = NDArray[np.float64]
 RIDGE = 1e-3  # keeps the scale of classes finite that are told apart without an error
@@ -49,12 +46,6 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
         for task, outputs, (a, b), y in zip(tasks, chosen.unseen, read, train.y.T, strict=True)
     ]
     return LearnedModel(model, forests=chosen.forests, unseen=unseen)
-
-
-def carrier_facts(smiles: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """Return which of the training molecules carry the process, bound to the list by its hash."""
-    rows = carriers_of(len(smiles), seed).tolist()
-    return {"carriers": {"sha256": digest_of(smiles), "rows": rows}}
 
 
 def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:

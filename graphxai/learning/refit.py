@@ -37,7 +37,7 @@ from graphxai.evaluation.curves import class_logits, explained_class
 from graphxai.evaluation.measure import Item, MeasurementPlan, explained_or_reason
 from graphxai.evaluation.metrics import ROAR
 from graphxai.evaluation.store import Key, Unit
-from graphxai.evaluation.targets import TrackedOutput, class_name, targets_by_graph
+from graphxai.evaluation.targets import TrackedOutput, label_number, targets_by_graph
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -248,7 +248,7 @@ def _labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
     column = [each.name for each in model.config.tasks].index(task.name)
     items: list[Item] = []
     for key, item in enumerate(prepare_each(model, refit.inputs)):
-        number = _number(task, refit.labels[key])
+        number = label_number(task, refit.labels[key])
         if isinstance(item, Exception) or number is None:
             continue
         data = copy.copy(item.data)
@@ -324,11 +324,3 @@ def _probability(
         return np.array(probabilities)
 
     return p
-
-
-def _number(task: Task, label: Any) -> float | None:
-    """Return a label as a number for the training, or None if it is missing."""
-    if task.kind == "regression":
-        return None if label is None or label != label else float(label)
-    name = class_name(task, label)
-    return None if name is None else float(task.classes.index(name))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.prediction_metrics import roc_auc
-from graphxai.contract.tasks import Task
+from graphxai.contract.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import TargetColumn
@@ -227,10 +227,9 @@ def _suspicious_output(
     Args:
         outputs: (n, columns) of all tasks side by side.
     """
-    first_column, reason, best = 0, "", 0.0
-    for task in tasks:
-        column = outputs[:, first_column]
-        first_column += task.num_outputs
+    reason, best = "", 0.0
+    for task, columns in zip(tasks, TaskSet(tuple(tasks)).columns, strict=True):
+        column = outputs[:, columns.start]
         if task.num_outputs > 1 or column.std() == 0 or y.std() == 0:
             continue
         if target.classes:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from graphxai.contract.prediction_metrics import (
     accuracy,
@@ -127,37 +125,6 @@ def score_test_part(
             report |= measure(task.kind, measured, y[tested])
         scores[task.name] = report if "n" in report else report | nothing
     return scores
-
-
-def report_classifier(
-    probability: Tensor, active: Tensor, *, resamples: int = 2000
-) -> dict[str, float]:
-    """Score probabilities (G,) against labels `active` (G,), in which both classes must occur.
-
-    Returns:
-        JSON values: the number of graphs `n` and of `positives`; `roc_auc` with the ends of its
-        95 % percentile bootstrap interval over graphs, `roc_auc_low` and `roc_auc_high`; `brier`;
-        and `ece` in ten bins of equal width.
-    """
-    p, truth = probability.double().numpy(), (active > 0.5).double().numpy()
-    value = roc_auc(p, truth)
-    if math.isnan(value):
-        raise ValueError("ROC-AUC needs graphs of both classes.")
-    generator = torch.Generator().manual_seed(0)
-    drawn = []
-    for _ in range(resamples):
-        chosen = torch.randint(len(truth), (len(truth),), generator=generator).numpy()
-        drawn.append(roc_auc(p[chosen], truth[chosen]))
-    low, high = np.nanquantile(drawn, (0.025, 0.975))
-    return {
-        "n": len(truth),
-        "positives": int(truth.sum()),
-        "roc_auc": value,
-        "roc_auc_low": float(low),
-        "roc_auc_high": float(high),
-        "brier": brier(p, truth),
-        "ece": calibration_error(p, truth),
-    }
 
 
 def dummy_predictions(task: Task, y: FloatArray, n: int) -> FloatArray:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
@@ -228,7 +227,9 @@ def teach_networks(
     shares = teacher_shares(by_teacher, by_network, train.y)
     students = []
     for student in range(settings.ensemble):
-        training = _student_settings(source, student)
+        fitting = source.training(student)
+        epochs = min(STUDENT.epochs, fitting.epochs)  # no more than fitting the network took
+        training = replace(STUDENT.for_run(settings), seed=fitting.seed, epochs=epochs)
         if student:
             log(f"network {student + 1} of {settings.ensemble}, seed {training.seed}")
         folder = network_folder(out, student) / "distilled"
@@ -317,7 +318,8 @@ def teach_network(
     count = len(new_smiles) - kept_back
     log(f"learning from the networks and the teacher on {count:,} recombined molecules")
     smiles, graphs = [*train.smiles, *new_smiles], [*train.graphs, *new_graphs]
-    by_network = mean_readings(networks, graphs)
+    each = [task_readings(network, graphs) for network in networks]
+    by_network = [np.mean(of_task, axis=0) for of_task in zip(*each, strict=True)]
     with progress_bar("labelling", len(smiles), show=training.show) as advance:
         by_teacher = teacher.predict_in_chunks(smiles, advance)
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
@@ -344,12 +346,6 @@ def teach_network(
     return LearnedModel(student, (), teacher.sources, teacher, by_task, count, kept_back=kept)
 
 
-def mean_readings(networks: Sequence[Graphormer], graphs: Sequence[Data]) -> list[FloatArray]:
-    """Return the mean of several networks' probabilities and values for graphs, by task."""
-    each = [task_readings(network, graphs) for network in networks]
-    return [np.mean(readings, axis=0) for readings in zip(*each, strict=True)]
-
-
 def recombined_smiles(
     smiles: Sequence[str], count: int, exclude: Sequence[str], settings: TrainingSettings
 ) -> list[str]:
@@ -369,10 +365,3 @@ def recombined_smiles(
         limits["progress"] = advance
         near = substitute(smiles, round(SUBSTITUTED * count), exclude=exclude, **limits)
         return near + recombine(smiles, count - len(near), exclude=[*exclude, *near], **limits)
-
-
-def _student_settings(source: RunSource, network: int) -> TrainingSettings:
-    """Return the settings for teaching a network, which takes fewer epochs than fitting it."""
-    fitting = source.training(network)
-    epochs = min(STUDENT.epochs, fitting.epochs)
-    return replace(STUDENT.for_run(source.settings), seed=fitting.seed, epochs=epochs)

@@ -18,7 +18,7 @@ from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.fit import FitResult, evaluate, fit, initialise
 from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import SizeBuckets, encode_all, predict
-from graphxai.learning.scores import report_classifier
+from graphxai.learning.scores import measure
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, collate
 
@@ -129,6 +129,50 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     assert same_weights(resumed.model, again.model)
     rows = [(tmp_path / name / "metrics.csv").read_text() for name in ("whole", "broken")]
     assert rows[0] == rows[1]
+
+
+def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_named(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("lightning")
+    from safetensors.torch import load_file
+
+    from graphxai.learning.lightning import StateFile
+
+    graphs = twenty_molecules()
+    model = tiny()
+    fit(model, graphs, graphs, settings(epochs=1, ema_decay=None), tmp_path)
+    state = tmp_path / "state" / "last.ckpt"
+    stored = [(value.shape, value.sum().item()) for value in load_file(state).values()]
+    for weights in model.parameters():
+        assert (weights.shape, weights.sum().item()) in stored
+    torch.save({"a": "pickle"}, state)
+    with pytest.raises(ValueError, match=r"last\.ckpt is no state of a training .* train anew"):
+        StateFile().load_checkpoint(state)
+
+
+def test_a_state_keeps_the_kind_and_the_bits_of_every_value(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import StateFile
+
+    shared = torch.rand(3, 4)
+    state = {
+        "text": "ü\n",
+        "pair": (1, (2.5, None)),
+        "rows": [{0: True, 10: [], "": {}}],
+        "numbers": [0.1 + 0.2, 5e-324, -math.inf, 2**70],
+        "tensors": {"t": shared.t(), "same": shared, "step": torch.tensor(3), "none": shared[:0]},
+        "half": torch.tensor([1.1], dtype=torch.bfloat16),
+    }
+    StateFile().save_checkpoint(state, tmp_path / "state.ckpt")
+    back = StateFile().load_checkpoint(tmp_path / "state.ckpt")
+    for place in (["tensors", "t"], ["tensors", "same"], ["tensors", "step"], ["tensors", "none"]):
+        torch.testing.assert_close(
+            back[place[0]].pop(place[1]), state[place[0]].pop(place[1]), rtol=0, atol=0
+        )
+    torch.testing.assert_close(back.pop("half"), state.pop("half"), rtol=0, atol=0)
+    assert back == state
+    assert type(back["pair"]) is tuple
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -353,11 +397,16 @@ def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> N
     logits = torch.randn(4000, generator=generator)
     active = (torch.rand(4000, generator=generator) < logits.sigmoid()).float()
     assert fit_temperature(3 * logits, active) == pytest.approx(3.0, rel=0.1)
-    calibrated = report_classifier(logits.sigmoid(), active, resamples=50)
-    overconfident = report_classifier((3 * logits).sigmoid(), active, resamples=50)
-    assert calibrated["roc_auc_low"] < calibrated["roc_auc"] < calibrated["roc_auc_high"]
-    assert calibrated["ece"] < 0.03 < overconfident["ece"]
-    assert calibrated["brier"] < overconfident["brier"]
+    readings = {
+        name: (factor * logits).sigmoid().double().numpy()
+        for name, factor in (("calibrated", 1), ("overconfident", 3))
+    }
+    scores = measure("binary", readings, active.double().numpy(), resamples=50)["scores"]
+    calibrated, overconfident = scores["calibrated"], scores["overconfident"]
+    value, low, high = calibrated["ROC-AUC"]
+    assert low < value < high
+    assert calibrated["ECE"][0] < 0.03 < overconfident["ECE"][0]
+    assert calibrated["Brier"][0] < overconfident["Brier"][0]
     model, graphs = tiny().eval(), twenty_molecules()[:3]
     before = predict(model, graphs)
     scale_logits(model, model.config.task_columns("oxygen")[1], 2.0)

@@ -38,7 +38,7 @@ from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
 from .models import Model, conformal_of, provenance
-from .predicting import nearness_when_read, or_not_finite, without_errors
+from .predicting import nearness_when_read, or_not_finite, with_isomers, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -90,6 +90,7 @@ def explanations_or_errors(
     origin, conformal = provenance(model, explainer), conformal_of(model)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
+    prepared = with_isomers(model, prepared)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
     waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
     joins = partial(joins_others, model, explainer.traits.needs_gradients)
@@ -138,7 +139,10 @@ def mean_explanation(
         return first if isinstance(first, Exception) else second
     of_values = {
         name: _mean(getattr(first, name), getattr(second, name))
-        for name in ("relevance", "features", "spread", "members", "relevance_of", "features_of")
+        for name in (
+            *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
+            *("output", "without_nodes"),
+        )
     }
     pairs = zip(first.predictions, second.predictions, strict=True)
     predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
@@ -146,7 +150,9 @@ def mean_explanation(
     return replace(
         first,
         **of_values,
-        ledger=Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        ledger=first.ledger
+        and second.ledger
+        and Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
         predictions=predictions,
         prediction=of_task[first.prediction.task],
     )
@@ -285,6 +291,10 @@ class _ExplainedBatch:
         predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
+        centrality, names = None, list(model.feature_names)
+        if features is not None and "centrality" in names:
+            centrality = float(features[:, names.index("centrality")].sum(dtype=np.float64))
+        words = item.graph.get("dense")  # numbers of words, and not vectors such as patches
         return Explanation(
             relevance=relevance,
             target=numbers.labels[row],
@@ -293,15 +303,18 @@ class _ExplainedBatch:
             predictions=predictions,
             method=explainer.name,
             title=explainer.title,
-            additive=explainer.traits.adds_up,
+            output=numbers.shares[row]["output"],
+            without_nodes=self.without_nodes[row],
             caveat=explainer.traits.caveat,
             unsigned=explainer.traits.large_score_means,
             ledger=Ledger(
                 nodes=float(relevance.sum(dtype=np.float64)),
                 without_nodes=self.without_nodes[row],
-                centrality=_share_of("centrality", model.feature_names, features),
+                centrality=centrality,
                 **numbers.shares[row],
-            ),
+            )
+            if explainer.traits.adds_up
+            else None,
             features=features,
             feature_names=model.feature_names if features is not None else (),
             spread=None if numbers.spread is None else numbers.spread[row, nodes].copy(),
@@ -315,7 +328,7 @@ class _ExplainedBatch:
             segments=item.segments,
             graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
-            is_sequence=_is_sequence(item),
+            is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
             provenance=self.origin,
         )
 
@@ -368,12 +381,6 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
     }
 
 
-def _is_sequence(item: Input) -> bool:
-    """Return whether an input is a row of word numbers, and not of vectors such as patches."""
-    tokens = item.graph.get("dense")
-    return isinstance(tokens, Tensor) and not tokens.is_floating_point()
-
-
 def _by_type(
     graph: Any, what: Literal["nodes", "edges"]
 ) -> "dict[str, NDArray[np.integer]] | None":
@@ -384,13 +391,6 @@ def _by_type(
 
     of_nodes = what == "nodes"
     return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
-
-
-def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
-    """Return the summed relevance of a feature, given parts (N, F), or None if it is unknown."""
-    if features is None or name not in names:
-        return None
-    return float(features[:, list(names).index(name)].sum(dtype=np.float64))
 
 
 def _as_numpy(value: Tensor) -> NDArray[Any]:

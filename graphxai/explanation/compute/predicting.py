@@ -6,13 +6,14 @@ read.
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
 from graphxai.contract.batching import Key, batches_for, collated, joined_nodes
-from graphxai.contract.inputs import Input
+from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
@@ -22,6 +23,8 @@ from .models import Model, conformal_of
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
+
+    from graphxai.datasets.as_given import AsGiven
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -65,10 +68,58 @@ def predictions_or_errors(
         training: the model's training set, to tell how near each molecule is to it. Without one,
             this is unknown.
     """
+    prepared = with_isomers(model, prepared)
     config, conformal = model.config, conformal_of(model)
     for key, item, outputs in _outputs(model, prepared):
         about = nearness_when_read(item, training), conformal, item.note, item.parent
         yield key, or_not_finite(read_outputs, config, outputs, *about)
+
+
+def with_isomers(
+    model: Model, prepared: Sequence[tuple[Key, Input]]
+) -> Sequence[tuple[Key, Input]]:
+    """Add what their isomers get to the notes of molecules with groups & and o."""
+    return [
+        (key, item)
+        if item.as_given is None or not item.as_given.has_groups
+        else (key, replace(item, as_given=_with_range(model, item, item.as_given)))
+        for key, item in prepared
+    ]
+
+
+def _with_range(model: Model, item: Input, as_given: "AsGiven") -> "AsGiven":
+    """Add to what was done to a molecule the range of what its isomers get."""
+    from rdkit import Chem
+
+    mol = item.molecule or Chem.MolFromSmiles(item.smiles)
+    changes = (*as_given.changes, *isomer_ranges(model, mol, undrawn=False))
+    return as_given._replace(changes=changes)
+
+
+def isomer_ranges(model: Model, mol: "Mol", *, undrawn: bool) -> list[str]:
+    """Return the sentence on what the isomers of a molecule get, see `isomers_of`; [] for one."""
+    from graphxai.datasets.canonical_form import isomers_of, undrawn_centres
+
+    isomers, total = isomers_of(mol, undrawn_centres(mol) if undrawn else ())
+    if total < 2:
+        return []
+    usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]
+    computed = dict(predictions_or_errors(model, list(enumerate(usable))))
+    rows = [row for row in computed.values() if not isinstance(row, NotFiniteError)]
+    count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
+    return [f"its {count} isomers get {', '.join(map(_range, zip(*rows, strict=True)))}"]
+
+
+def _range(predictions: Sequence[Prediction]) -> str:
+    """Return the range of a value, or of the probability of the last class, as text."""
+    task, label = predictions[0].task, next(reversed(predictions[0].probabilities), "")
+    if label:
+        shares = [prediction.probabilities[label] for prediction in predictions]
+        low, high, of = f"{min(shares):.0%}", f"{max(shares):.0%}", f" {label}"
+    else:
+        values = [prediction.value or 0.0 for prediction in predictions]
+        low, high, of = f"{min(values):z.2f}", f"{max(values):z.2f}", ""
+    return f"{low if low == high else f'{low} to {high}'}{of} ({task})"
 
 
 def _outputs(

@@ -10,34 +10,36 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
 import torch
 from rdkit import Chem
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.fingerprints import ecfp4
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
 from graphxai.datasets.training_set import HELD_OUT
-from graphxai.learning.calibration import fit_temperature, scale_logits
-from graphxai.learning.card import MOLECULES, counted, coverage_text
-from graphxai.learning.conformal import calibrate
+from graphxai.learning.calibration import calibrate
+from graphxai.learning.card import (
+    MOLECULES,
+    counted,
+    coverage_text,
+    markdown_table,
+    score_tables,
+    summary,
+)
 from graphxai.learning.fit import FINETUNING, molecule_config, require_hardware
-from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes.distillation import DISTILLING, distil
-from graphxai.learning.scores import report_classifier
+from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import RunSettings
 from graphxai.learning.source import Source
-from graphxai.learning.teachers.forests import reference_forest
+from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.linked import Link
+from graphxai.learning.training import LearnedModel
 from graphxai.learning.writing import held_out_csv
-from graphxai.models.graphormer import (
-    Graphormer,
-    measure_mean_node,
-    save_checkpoint,
-    set_standardisation,
-)
+from graphxai.models.graphormer import save_checkpoint, set_standardisation
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole
 
@@ -55,15 +57,6 @@ as for those 17 ligands, the mean pIC50 of the class replaces the measured one."
 FINE_TUNED = "learned the measured labels."
 # On unseen scaffolds, the class overfits sooner than pIC50.
 FIRST_ROUND = replace(FINETUNING, epochs=12, task_weights=(0.2, 1.0))
-
-
-def bace_split(graphs: list[Data], kind: str = "random", seed: int = 0) -> Split:
-    """Split 80/10/10 by `kind`, which is "random" (with `seed`) or "scaffold" (deterministic)."""
-    if kind == "random":
-        return random_split(len(graphs), seed)
-    if kind == "scaffold":
-        return scaffold_split([graph.smiles for graph in graphs])
-    raise ValueError(f"split must be 'random' or 'scaffold', not {kind!r}.")
 
 
 def bace_tasks(graphs: list[Data], split: Split) -> tuple[Task, Task]:
@@ -116,7 +109,12 @@ def train_bace(
     require_hardware(settings)
     out, seed = Path(out), settings.seed
     graphs = load_bace(root, canonical=True, standardise=STANDARDISED)
-    parts = bace_split(graphs, split, seed)
+    if split not in ("random", "scaffold"):
+        raise ValueError(f"split must be 'random' or 'scaffold', not {split!r}.")
+    if split == "random":
+        parts = random_split(len(graphs), seed)
+    else:
+        parts = scaffold_split([graph.smiles for graph in graphs])
     config = molecule_config(bace_tasks(graphs, parts), dropout=0.0, attention_dropout=0.0)
     graphs = encode_all(graphs, config)
     y = torch.cat([graph.y for graph in graphs])
@@ -131,25 +129,25 @@ def train_bace(
         resume=settings.resume,
         log=log,
     )
-    logits = predict(model, source.valid.graphs)[:, 0]
-    temperature = fit_temperature(logits, y[list(parts.valid), 0])
-    _, columns = model.config.task_columns(ACTIVITY)
-    scale_logits(model, columns, temperature)
-    scores = score_bace(model, graphs, parts)
-    coverage = calibrate(model, source)
+    calibration = calibrate(LearnedModel(model), source)
+    forest = Forest.fit(config.tasks[0], ecfp4(source.train.smiles), source.train.y[:, 0])
+    predictions = {
+        "graphormer": dict(enumerate(calibration.test_readings)),
+        "forest": {0: forest.predict(ecfp4(source.test.smiles))},
+    }
+    scores = score_test_part(source, predictions)
     metadata = {
         "data": BACE_URL,
         "md5": BACE_MD5,
         "seed": seed,
-        "temperature": temperature,
+        "temperature": calibration.temperatures[ACTIVITY],
         "scores": scores,
-        "coverage": coverage,
-        "summary": f"ROC-AUC {scores['graphormer']['roc_auc']:.3f}",
+        "coverage": calibration.coverage,
+        "summary": summary({ACTIVITY: scores[ACTIVITY]}),
         "split": json.loads(parts.to_json()),
     }
     card = _card(metadata, parts, molecules, settings.epochs)
     set_standardisation(model, STANDARDISED)
-    measure_mean_node(model, source.train.graphs)
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     train, valid, test = (
         [Chem.MolToSmiles(Chem.MolFromSmiles(s)) for s in part.smiles]
@@ -159,29 +157,6 @@ def train_bace(
     write_whole(folder / HELD_OUT, held_out_csv({"validation": valid, "test": test}))
     write_whole(folder / "training.csv", "\n".join(["smiles", *train]) + "\n")
     return folder
-
-
-def score_bace(model: Graphormer, graphs: list[Data], split: Split) -> dict[str, Any]:
-    """Score the model and a random forest on the test molecules, as JSON values."""
-    y = torch.cat([graph.y for graph in graphs])
-    test = list(split.test)
-    outputs = predict(model, [graphs[k] for k in test])
-    task, columns = model.config.task_columns(POTENCY)
-    potency = task.offset + task.scale * outputs[:, columns][:, 0]
-    error = (potency - y[test, 1]).square().mean().sqrt()
-    forest = reference_forest(
-        [graphs[k].smiles for k in split.train],
-        y[list(split.train), 0].numpy(),
-        [graphs[k].smiles for k in test],
-    )
-    return {
-        "graphormer": report_classifier(outputs[:, 0].sigmoid(), y[test, 0]),
-        "forest": report_classifier(torch.from_numpy(forest), y[test, 0]),
-        "pIC50 RMSE": float(error),
-        "pIC50 RMSE of the training mean": float(
-            np.sqrt(np.mean((y[test, 1].numpy() - float(y[list(split.train), 1].mean())) ** 2))
-        ),
-    }
 
 
 def uncertainty(coverage: dict[str, Any]) -> str:
@@ -196,8 +171,7 @@ compounds:
 
 def _card(metadata: dict[str, Any], split: Split, molecules: int, epochs: int | None) -> str:
     """Return the model card, given the numbers of recombined molecules and of epochs wanted."""
-    scores, seed = metadata["scores"], metadata["seed"]
-    model, forest = scores["graphormer"], scores["forest"]
+    seed, temperature = metadata["seed"], metadata["temperature"]
     kind = (
         "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
         "have scaffolds that were never trained on"
@@ -211,6 +185,13 @@ def _card(metadata: dict[str, Any], split: Split, molecules: int, epochs: int | 
     apart = "" if epochs is None else f", apart from {counted(epochs, 'epoch')} for each stage,"
     chosen = f"{'Epochs and settings' if epochs is None else 'Settings'}{apart}"
     drawn = "\n".join(wrap(MOLECULES[STANDARDISED], 100))
+    tables = "\n\n".join(markdown_table(rows) for rows in score_tables(metadata["scores"]))
+    divided = ""
+    if temperature is not None:
+        divided = (
+            f" The class logit is\ndivided by a temperature of {temperature:.2f}, fitted on"
+            " validation data."
+        )
     return f"""# BACE-1 inhibition
 
 A Graphormer (4 layers, width 128, 8 heads, 560,000 parameters) that predicts from a SMILES whether
@@ -228,29 +209,17 @@ positions are in `config.json`.
 
 **Training.** Training started from the weights `molecules`, which were pre-trained without any BACE
 compound. The model {DISTILLED if molecules else FINE_TUNED} Only the training
-part was used for all this. {chosen} were chosen on validation data. The class logit is
-divided by a temperature of {metadata["temperature"]:.2f}, fitted on validation data.
+part was used for all this. {chosen} were chosen on validation data.{divided}
 
     {command}
 
-**Test scores.** They were not used for any choice.
+**Test scores.** They were not used for any choice. In brackets: 95 % bootstrap intervals over
+compounds. The forest has 500 trees. Dummy: predicts the class frequencies, or the training mean.
+Other splits: `benchmarks/results/bace_quality.md`.
 
-| | ROC-AUC | 95 % interval | Brier | ECE |
-|---|---|---|---|---|
-| this model | {_row(model)} |
-| random forest, 500 trees, ECFP4 | {_row(forest)} |
-
-n = {model["n"]}, {model["positives"]} active; interval: bootstrap over compounds.
-pIC50: RMSE {scores["pIC50 RMSE"]:.2f}; predicting the training mean:
-{scores["pIC50 RMSE of the training mean"]:.2f}. Other splits: `benchmarks/results/bace_quality.md`.
+{tables}
 
 {uncertainty(metadata["coverage"])}
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,
 amidines, macrocycles and their like) are out of scope, whatever the probability says.
 """
-
-
-def _row(report: dict[str, float]) -> str:
-    """Return the scores as cells of a table in Markdown."""
-    shown = "{roc_auc:.3f} | {roc_auc_low:.3f} to {roc_auc_high:.3f} | {brier:.3f} | {ece:.3f}"
-    return shown.format_map(report)

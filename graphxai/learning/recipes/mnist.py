@@ -123,7 +123,10 @@ def train_mnist(
     )
     metadata = {
         "dataset": "mnist-superpixels",
-        "files": _checksums(root),
+        "files": {  # with their MD5, which is published with MNIST
+            path.name: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            for path in (*mnist_files(root, "train"), *mnist_files(root, "test"))
+        },
         "train_images": cut,
         "validation_images": held_out,
         "test_images": len(test),
@@ -147,7 +150,11 @@ def _training_graphs(
     graphs: list[Data] = []
     versions = settings.versions_used
     for version in range(versions):
-        chosen = images if version == 0 else _deformed(images, 1000 * settings.seed + version)
+        chosen = images
+        if version:
+            generator = torch.Generator().manual_seed(1000 * settings.seed + version)
+            parts = torch.from_numpy(images).float().div(255).split(DEFORM_CHUNK)
+            chosen = torch.cat([deform(part, generator) for part in parts]).numpy()
         title = f"training graphs, version {version + 1} of {versions}"
         graphs += _graphs(chosen, labels, config, title, settings.progress)
     return graphs
@@ -202,13 +209,6 @@ def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
     }
 
 
-def _deformed(images: np.ndarray, seed: int) -> np.ndarray:
-    """Return randomly deformed images."""
-    generator = torch.Generator().manual_seed(seed)
-    parts = torch.from_numpy(images).float().div(255).split(DEFORM_CHUNK)
-    return torch.cat([deform(part, generator) for part in parts]).numpy()
-
-
 def _graphs(
     images: np.ndarray, labels: np.ndarray, config: GraphormerConfig, title: str, progress: bool
 ) -> Iterator[Data]:
@@ -224,15 +224,6 @@ def _graphs(
             graph.bag_sizes = weight.short().expand(n, n)
             advance(1)
             yield graph
-
-
-def _checksums(root: str | os.PathLike[str] | None) -> dict[str, str]:
-    """Return the MD5 of the files read, which are published with MNIST."""
-    paths = [*mnist_files(root, "train"), *mnist_files(root, "test")]
-    return {
-        path.name: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-        for path in paths
-    }
 
 
 def uncertainty(coverage: dict[str, Any]) -> str:

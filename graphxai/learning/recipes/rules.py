@@ -116,7 +116,7 @@ def train_rule(
     task = _task_of(chosen, dataset.labels, dataset.split)
     recipe = FROM_SCRATCH if init_weights is None else FROM_WEIGHTS
     torch.manual_seed(seed)
-    model = _untrained(task) if init_weights is None else _pretrained(init_weights, task)
+    model = _model(init_weights, task)
     labels, split = dataset.labels[:, None], dataset.split
     source = _source(dataset.smiles, labels, split, model)
     score = _fitted(model, source, recipe, settings, out)[0].get(task.name)
@@ -177,7 +177,7 @@ def train_rules(
     torch.manual_seed(settings.seed)
     split = table.split
     tasks = tuple(_task_of(rule, table.of(rule.name), split) for rule in table.rules)
-    model = _untrained(*tasks) if init_weights is None else _pretrained(init_weights, *tasks)
+    model = _model(init_weights, *tasks)
     start_at_frequencies(model, torch.from_numpy(table.labels[list(split.train)]))
     source = _source(table.smiles, table.labels, split, model)
     scores, summary = _fitted(model, source, TOGETHER, settings, out)
@@ -279,19 +279,17 @@ def _fitted(
     return scores, ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
 
 
-def _untrained(*tasks: Task) -> Graphormer:
-    """Make a Graphormer of 3 layers of width 64.
+def _model(init_weights: str | os.PathLike[str] | None, *tasks: Task) -> Graphormer:
+    """Make a Graphormer: 3 layers of width 64, or the size and the body of given weights.
 
     It has no dropout, because labels from a rule have no noise to overfit.
     """
-    sizes = {"num_layers": 3, "hidden_dim": 64, "ffn_dim": 128}
-    return Graphormer(molecule_config(tasks, **sizes, dropout=0.0, attention_dropout=0.0))
-
-
-def _pretrained(init_weights: str | os.PathLike[str], *tasks: Task) -> Graphormer:
-    """Make a Graphormer that starts from given weights and has their size."""
+    without_dropout: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
+    if init_weights is None:
+        sizes = {"num_layers": 3, "hidden_dim": 64, "ffn_dim": 128}
+        return Graphormer(molecule_config(tasks, **sizes, **without_dropout))
     source = load_checkpoint(locate(Path(init_weights)))
-    config = replace(source.config, tasks=tasks, dropout=0.0, attention_dropout=0.0)
+    config = replace(source.config, tasks=tasks, **without_dropout)
     return initialise(Graphormer(config), source)
 
 

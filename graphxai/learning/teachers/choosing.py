@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +196,7 @@ class _SourceFitter:
     y: FloatArray
     seed: int
     advance: Progress
+    kernels: dict[str, tuple[Kernel, Positions, float]] = field(default_factory=dict)
 
     def predict_folds(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
@@ -283,7 +283,8 @@ class _SourceFitter:
                 predicted[fold] = process.predict(kernel[fold])
                 self.advance(1)
             for k, readings in process_readings(tasks, predicted).items():
-                error = _squared_error(readings, self.y[:, k])
+                labelled = _labelled(self.y[:, k])
+                error = float((_errors(readings[labelled], self.y[labelled, k]) ** 2).mean())
                 if k not in best or error < errors[k]:
                     best[k], noises[k], errors[k] = readings, noise, error
                     raw[k] = predicted[:, columns[k]]
@@ -299,20 +300,15 @@ class _SourceFitter:
         fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
         return ProcessSource(name, tasks, process, fingerprints, width)
 
-    @cached_property
-    def _kernels(self) -> dict[str, tuple[Kernel, Positions, float]]:
-        """The kernels that `_kernel_to_carriers` has computed so far, by source."""
-        return {}
-
     def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions, float]:
         """Return the kernel (n, m) to the carriers, their positions (m,), and its width."""
-        if name not in self._kernels:
+        if name not in self.kernels:
             fingerprints = getattr(self.features, name)
             carriers = carriers_of(len(self.y), self.seed)
             chosen = tuple(part[carriers] for part in fingerprints)
             width = _width(chosen[0]) if name == "minimol" else 1.0
-            self._kernels[name] = kernel_of(name, fingerprints, chosen, width), carriers, width
-        return self._kernels[name]
+            self.kernels[name] = kernel_of(name, fingerprints, chosen, width), carriers, width
+        return self.kernels[name]
 
 
 def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatArray:
@@ -378,12 +374,6 @@ def _gaps(task: Task, n: int) -> FloatArray:
 def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
     """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
     return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
-
-
-def _squared_error(readings: FloatArray, y: FloatArray) -> float:
-    """Return the mean squared error of readings (n,) or (n, C) over the labels in y (n,)."""
-    labelled = ~np.isnan(y)
-    return float((_errors(readings[labelled], y[labelled]) ** 2).mean())
 
 
 def _width(fingerprints: NDArray[np.float32]) -> float:

@@ -143,14 +143,6 @@ def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
     return probabilities[:, np.flatnonzero(trees.classes_ == 1.0)].sum(1)
 
 
-def reference_forest(
-    smiles: Sequence[str], active: NDArray[Any], test: Sequence[str]
-) -> NDArray[np.float32]:
-    """Predict the class probability of `test` with 500 trees on ECFP4, trained on `smiles`."""
-    task = Task("class", "binary", ("no", "yes"))
-    return Forest.fit(task, ecfp4(smiles), active).predict(ecfp4(test)).astype(np.float32)
-
-
 def filled_labels(
     tasks: Sequence[Task], inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
 ) -> FloatArray:

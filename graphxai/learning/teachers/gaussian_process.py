@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
-from graphxai.contract.tasks import Task
+from graphxai.contract.tasks import Task, TaskSet
 
 FloatArray = NDArray[np.float64]
 Positions = NDArray[np.intp]
@@ -139,10 +139,9 @@ def process_columns(tasks: Mapping[int, Task], y: FloatArray) -> FloatArray:
 
 def process_readings(tasks: Mapping[int, Task], values: FloatArray) -> dict[int, FloatArray]:
     """Turn a process's columns (n, columns) into probabilities and values, by task."""
-    readings, start = {}, 0
-    for k, task in tasks.items():
-        columns = values[:, start : start + task.num_outputs]
-        start += task.num_outputs
+    readings = {}
+    for (k, task), part in zip(tasks.items(), TaskSet(tuple(tasks.values())).columns, strict=True):
+        columns = values[:, part]
         if task.kind == "multiclass":
             positive = columns.clip(1e-6, 1)
             readings[k] = positive / positive.sum(1, keepdims=True)
