@@ -8,7 +8,7 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint audit format dist clean
+.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras notebooks pictures docs lint audit lock locked format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
@@ -25,9 +25,13 @@ help:
 	@echo "make lowest  try the lowest declared versions in an environment of their own; TORCH=2.13.0"
 	@echo "make newest  the same with the newest versions; both take torch as it is served, or TORCH"
 	@echo "make extras  try each extra alone, and what is said without it"
+	@echo "make notebooks  run the notebooks and store what they show"
+	@echo "make pictures   draw the pictures of pages; those of the app and a report need Chromium"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make audit   compare admitted and pinned versions with listed advisories"
+	@echo "make lock    write requirements.lock: what an installation brings, each with its hash"
+	@echo "make locked  install that with hashes, then the project without dependencies, and try it"
 	@echo "make format  format the code"
 	@echo "make dist    the wheel, the source, and the list of what an installation brings, in dist/"
 	@echo "make clean   remove .venv and what was built"
@@ -69,7 +73,7 @@ TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
 	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
 
-# The halls, each by the tests of its rooms: docs/halls has a page about each of them.
+# The halls, each by the tests of its rooms: docs/about.md describes each of them.
 EXPLAIN_ROOMS := contract datasets evaluation explainers explanation models rules runtime visualization wrapping
 LEARN_ROOMS := learning
 CHEMIST_ROOMS := chemistry tables
@@ -122,6 +126,15 @@ $(DOCS_READY): $(READY)
 	$(PIP) -e ".[docs]"
 	@touch $(DOCS_READY)
 
+# What a release shows: notebooks run again, and every picture of a page drawn again.
+notebooks: $(READY)
+	$(BIN)/python notebooks/execute.py
+
+pictures: $(READY)
+	$(BIN)/python docs/draw_floors.py
+	$(BIN)/python docs/make_images.py
+	$(BIN)/python docs/make_screens.py
+
 # warnings are errors; -E reads every page anew, so that none is overlooked
 docs: $(DOCS_READY)
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -E -b html docs docs/_build/html
@@ -130,19 +143,30 @@ $(RELEASE_READY): $(READY)
 	$(PIP) -e ".[release]"
 	@touch $(RELEASE_READY)
 
-# The list is a CycloneDX SBOM of a clean environment that has the wheel and what it requires.
+# The list is a CycloneDX SBOM of a clean environment that has the wheel and what it requires, and of
+# the JavaScript, weights and data in the wheel. The wheel then explains a molecule there.
 dist: $(RELEASE_READY)
 	rm -rf build dist .venv-dist
 	$(BIN)/python -m build --outdir dist .
 	$(PYTHON) -m venv .venv-dist
 	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	$(BIN)/cyclonedx-py environment .venv-dist --pyproject pyproject.toml --mc-type library --output-reproducible --output-file dist/graphxai.cdx.json
+	$(BIN)/python .ci/sbom.py dist/*.whl dist/graphxai.cdx.json
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	cd dist && ../.venv-dist/bin/graphxai explain CCO --out ethanol.png && rm ethanol.png
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# The locked packages with their hashes; `locked` installs them, then the project alone, and tries it.
+lock: $(READY)
+	$(BIN)/python .ci/lock.py
+
+locked: $(READY)
+	$(BIN)/python .ci/lock.py --install
 
 audit: $(READY)
 	$(BIN)/python .ci/audit.py
@@ -152,4 +176,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest .venv-extras* .venv-dist build dist demo htmlcov .coverage docs/_build docs/notebooks *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-newest .venv-extras* .venv-dist .venv-locked build dist demo htmlcov .coverage docs/_build docs/notebooks docs/benchmarks *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -8,6 +8,7 @@ network is asked. The exit status is 1 if an affected version is admitted or pin
 """
 
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def affected() -> Iterator[str]:
 
 
 def versions() -> Iterator[tuple[str, str, Version]]:
-    """Yield where a version is named, the package, and the version: floors, then pins."""
+    """Yield where a version is named, the package, and the version: floors, then pins and locks."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
     for group, lines in groups.items():
@@ -47,10 +48,12 @@ def versions() -> Iterator[tuple[str, str, Version]]:
             for specifier in requirement.specifier:
                 version = Version(specifier.version)
                 yield f"pyproject.toml ({group})", canonicalize_name(requirement.name), version
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        if "==" in line:
-            name, version = line.split("#")[0].split("==")
-            yield "constraints.txt", canonicalize_name(name.strip()), Version(version.split(";")[0])
+    for file in ("constraints.txt", "requirements.lock", "requirements-source.lock"):
+        for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+            name, pinned, version = line.partition("#")[0].partition("==")
+            if pinned:
+                version = re.split(r"[;\s]", version)[0]
+                yield file, canonicalize_name(name.strip()), Version(version)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Standardisation: TypeAlias = Literal["as drawn", "parent", "tautomers"]
 AS_DRAWN: Standardisation = "as drawn"
+CENTRE_OPEN = "a centre in a group & or o is read as undefined"
+ISOMER_STANDS = "one isomer stands for the groups & and o of several centres"
 
 
 class AsGiven(NamedTuple):
@@ -33,6 +35,11 @@ class AsGiven(NamedTuple):
     def sentence(self) -> str:
         """What was done, in one line."""
         return "; ".join(self.changes)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether several isomers were drawn as one molecule, by groups & or o."""
+        return not {CENTRE_OPEN, ISOMER_STANDS}.isdisjoint(self.changes)
 
 
 class MoleculeError(ValueError):

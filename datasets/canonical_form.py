@@ -21,11 +21,11 @@ from typing import NamedTuple
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdqueries
 
+from .as_given import CENTRE_OPEN, ISOMER_STANDS
+
 ISOTOPE_UNSEEN = "isotope not seen by the model"
 HYDROGENS_IMPLICIT = "hydrogens made implicit"
-CENTRE_OPEN = "a centre in a group & or o is read as undefined"
-ISOMER_STANDS = "one isomer stands for the groups & and o of several centres"
-MOST_GROUPS = 4  # of several centres, of which all isomers are compared
+MOST_GROUPS = 4  # of centres, of which all 16 isomers are compared; further ones follow these
 
 # An isotope, a hydrogen, an atom number or the number of a ring, or an extension like `|w:3.2|`
 _LABELLED = re.compile(r"\[(?:\d|H\]|#1\b)|:\d|\|")
@@ -45,7 +45,7 @@ class CanonicalForm(NamedTuple):
         smiles: its canonical SMILES.
         atoms: for each of its atoms, the number of the same atom in the molecule given.
         changes: what was set aside that a user should know about, as text.
-        is_other: whether it has fewer atoms or another configuration than the molecule given.
+        is_other: whether it has fewer atoms than the molecule given.
     """
 
     mol: Chem.Mol
@@ -105,8 +105,7 @@ def canonical_form(mol: Chem.Mol) -> CanonicalForm:
         place = {atom: k for k, atom in enumerate(order)}  # of each atom in the SMILES
         form = Chem.RenumberAtoms(read, [place[k] for k in range(len(order))])
         smiles = Chem.MolToSmiles(form)
-    has_fewer = form.GetNumAtoms() < mol.GetNumAtoms()
-    is_other = has_fewer or not {CENTRE_OPEN, ISOMER_STANDS}.isdisjoint(changes)
+    is_other = form.GetNumAtoms() < mol.GetNumAtoms()
     return CanonicalForm(form, smiles, _numbers(bare), changes, is_other)
 
 
@@ -122,12 +121,94 @@ def with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Ch
     return mol
 
 
+def with_groups_of(given: Chem.Mol, mol: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
+    """Return a molecule with the groups & and o of the one given, or itself if that has none.
+
+    Args:
+        given: the molecule with groups.
+        mol: what stands for it, in its canonical form.
+        atoms: for each atom of `mol`, the number of the same atom in the molecule given.
+    """
+    place, written = {atom: k for k, atom in enumerate(atoms)}, Chem.RWMol(mol)
+    groups = []
+    for kind, members in relative_groups(given):
+        left = [place[atom] for atom in members if atom in place]
+        if len(members) == 1 and left:  # either image stands for both
+            written.GetAtomWithIdx(left[0]).SetChiralTag(Chem.ChiralType.CHI_TETRAHEDRAL_CW)
+        groups += [Chem.CreateStereoGroup(kind, written, left)] if left else []
+    if not groups:
+        return mol
+    written.SetStereoGroups(groups)
+    perceive(written)
+    Chem.CanonicalizeEnhancedStereo(written)
+    return written.GetMol()
+
+
+def isomers_of(mol: Chem.Mol, *, undrawn: bool = False) -> tuple[list[str], int]:
+    """Return the SMILES of the isomers that a molecule stands for, and how many there are.
+
+    Of more than `MOST_GROUPS` groups, these are a sample.
+
+    Args:
+        mol: the molecule, whose groups & and o stand for several isomers.
+        undrawn: whether a centre whose configuration is not drawn does so, too.
+    """
+    groups = [atoms for _, atoms in relative_groups(mol)]
+    bare = Chem.RWMol(mol)
+    bare.SetStereoGroups([])
+    for place in Chem.FindPotentialStereo(mol) if undrawn else ():
+        is_centre = place.type == Chem.StereoType.Atom_Tetrahedral
+        if is_centre and place.specified == Chem.StereoSpecified.Unspecified:
+            groups.append([place.centeredOn])
+            bare.GetAtomWithIdx(place.centeredOn).SetChiralTag(Chem.CHI_TETRAHEDRAL_CW)
+    with one_perception():
+        isomers = _isomers(bare, groups)
+    return list(isomers), max(len(isomers), 2 ** len(groups) if len(groups) > MOST_GROUPS else 0)
+
+
+def _isomers(mol: Chem.Mol, groups: Sequence[Sequence[int]]) -> dict[str, Chem.Mol]:
+    """Return isomers by SMILES, in which each group of centres is as drawn or inverted.
+
+    They are all, or a sample in which every group is inverted in one half.
+    """
+    isomers: dict[str, Chem.Mol] = {}
+    for choice in product((False, True), repeat=min(len(groups), MOST_GROUPS)):
+        isomer = Chem.RWMol(mol)
+        for k, group in enumerate(groups):
+            for index in group if choice[k % MOST_GROUPS] else ():
+                isomer.GetAtomWithIdx(index).InvertChirality()
+        isomers.setdefault(Chem.MolToSmiles(isomer), isomer)
+    return isomers
+
+
+def relative_groups(mol: Chem.Mol) -> list[tuple[Chem.StereoGroupType, list[int]]]:
+    """Return the groups & and o of a molecule, each with its atoms."""
+    return [
+        (group.GetGroupType(), [atom.GetIdx() for atom in group.GetAtoms()])
+        for group in mol.GetStereoGroups()
+        if group.GetGroupType() != Chem.StereoGroupType.STEREO_ABSOLUTE
+    ]
+
+
 def smiles_with_groups(mol: Chem.Mol) -> str:
     """Return the canonical SMILES, with an extension if centres form groups such as racemates."""
     if not mol.GetStereoGroups():
         return str(Chem.MolToSmiles(mol))
     fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO
     return str(Chem.MolToCXSmiles(mol, Chem.SmilesWriteParams(), fields))
+
+
+def order_in_smiles(mol: Chem.Mol) -> list[int]:
+    """Return the atoms in the order of `smiles_with_groups`."""
+    if not mol.GetStereoGroups():
+        Chem.MolToSmiles(mol)
+        return list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
+    numbered = Chem.Mol(mol)
+    for atom in numbered.GetAtoms():
+        atom.SetProp("number", str(atom.GetIdx()))
+    fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO | Chem.CXSmilesFields.CX_ATOM_PROPS
+    text = Chem.MolToCXSmiles(numbered, Chem.SmilesWriteParams(), fields)
+    return [int(atom.GetProp("number")) for atom in Chem.MolFromSmiles(text).GetAtoms()]
 
 
 def canonical_smiles(molecule: str | Chem.Mol) -> str:
@@ -147,11 +228,11 @@ def canonical_smiles(molecule: str | Chem.Mol) -> str:
 
 
 def without_labels(mol: Chem.Mol) -> Chem.Mol:
-    """Return a molecule without isotopes, atom numbers and explicit hydrogens.
+    """Return a molecule without isotopes, atom numbers, explicit hydrogens and groups & and o.
 
     That is the molecule itself if it has none, and else its canonical form.
     """
-    if mol.HasSubstructMatch(_labelled_atom()):
+    if mol.GetStereoGroups() or mol.HasSubstructMatch(_labelled_atom()):
         with suppress(ValueError):
             return canonical_form(mol).mol
     return mol
@@ -205,25 +286,14 @@ def _resolve_groups(mol: Chem.RWMol) -> list[str]:
     racemates, and so what models learned from. The centres of a larger group keep their relative
     configuration: of all isomers, the one with the first SMILES stands for them.
     """
-    absolute = Chem.StereoGroupType.STEREO_ABSOLUTE
-    groups = [
-        [atom.GetIdx() for atom in group.GetAtoms()]
-        for group in mol.GetStereoGroups()
-        if group.GetGroupType() != absolute
-    ]
+    groups = [atoms for _, atoms in relative_groups(mol)]
     mol.SetStereoGroups([])
     single = [group[0] for group in groups if len(group) == 1]
     for index in single:
         mol.GetAtomWithIdx(index).SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
     perceive(mol)
     several = [group for group in groups if len(group) > 1]
-    isomers: dict[str, Chem.Mol] = {}
-    for inverted in product((False, True), repeat=len(several[:MOST_GROUPS])):
-        isomer = Chem.RWMol(mol)
-        for group, is_inverted in zip(several, inverted, strict=False):
-            for index in group if is_inverted else ():
-                isomer.GetAtomWithIdx(index).InvertChirality()
-        isomers.setdefault(Chem.MolToSmiles(isomer), isomer)
+    isomers = _isomers(mol, several)
     first = isomers[min(isomers)]
     for atom in mol.GetAtoms():
         atom.SetChiralTag(first.GetAtomWithIdx(atom.GetIdx()).GetChiralTag())

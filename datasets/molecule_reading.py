@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 from rdkit import Chem
@@ -17,9 +18,11 @@ from .canonical_form import (
     canonical_form,
     is_labelled,
     one_perception,
+    order_in_smiles,
     perceive,
     smiles_with_groups,
     with_coordinates,
+    with_groups_of,
 )
 from .standardise import may_change, parent_of
 from .tautomer_form import has_moving_protons
@@ -41,6 +44,7 @@ _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
 
 # Read as an atom with its own features, unlike the hydrogen that it stands for.
 _HEAVY_HYDROGEN = re.compile(r"\[0*[23](?:H|#1\b)")
+READ_AS_DRAWN = "read as drawn"  # as the model's own code reads it
 _HEAVY_HYDROGEN_READ = "deuterium or tritium is read as drawn, as an atom of its own"
 _CHARGED = "the {} is kept, as no proton can remove its charge"
 _NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
@@ -93,17 +97,18 @@ def read_molecules(
         canonical: whether each molecule is brought to its canonical form first.
     """
     with one_perception() if canonical else nullcontext():
-        as_read = _in_canonical_form if canonical else _with_heavy_hydrogens
+        plain = READ_AS_DRAWN if standardisation == AS_DRAWN else ""
+        as_read = _in_canonical_form if canonical else partial(_as_drawn, plain)
         return [
             _changed(as_read(item), standardisation) if isinstance(item, ReadMolecule) else item
             for item in _read_as_drawn(molecules, max_atoms, canonical)
         ]
 
 
-def _with_heavy_hydrogens(read: ReadMolecule) -> ReadMolecule:
-    """Return what was read, with a remark on atoms of deuterium and tritium."""
-    heavy = _HEAVY_HYDROGEN.search(read.text)
-    return _with_remark(read, _HEAVY_HYDROGEN_READ) if heavy else read
+def _as_drawn(plain: str, read: ReadMolecule) -> ReadMolecule:
+    """Return what was read, with a remark on heavy hydrogens, or else the plain one, if any."""
+    remark = _HEAVY_HYDROGEN_READ if _HEAVY_HYDROGEN.search(read.text) else plain
+    return _with_remark(read, remark) if remark else read
 
 
 def _with_remark(read: ReadMolecule, remark: str) -> ReadMolecule:
@@ -163,16 +168,17 @@ def _in_place_of(
         atoms: for each of its atoms, the number of the same atom in what was read.
         changes: what was done, as text.
     """
-    smiles, given = Chem.MolToSmiles(mol), read.as_given
-    order = list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    in_order = _in_order(mol, order, smiles)
+    drawn, given = with_groups_of(read.mol, mol, atoms), read.as_given
+    smiles, order = smiles_with_groups(drawn), order_in_smiles(drawn)
+    in_order = _in_order(drawn, order, smiles)
     if in_order is None or in_order.GetNumAtoms() != len(order):
         return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")
+    form = in_order if drawn is mol else canonical_form(in_order).mol
     if read.is_given:
         back = sorted(range(len(order)), key=order.__getitem__)
-        form, mol = Chem.RenumberAtoms(in_order, back), with_coordinates(mol, read.mol, atoms)
+        form, mol = Chem.RenumberAtoms(form, back), with_coordinates(drawn, read.mol, atoms)
     else:
-        form = mol = in_order
+        mol = in_order
         atoms = [atoms[index] for index in order]
     if given is None:
         given = AsGiven(read.text, tuple(range(size := read.mol.GetNumAtoms())), size, ())

@@ -1,9 +1,9 @@
 """Bring annular N-H, amidines and guanidines to one form: protons that move between nitrogens.
 
 Such protons move within a second at room temperature, and no table draws them in one way (Elguero
-2006; Minkin 2000). So both places are one compound, unlike a pyridone and its hydroxypyridine,
-whose shares depend on the solvent. The form is one that is there in water, as far as a rule says
-so, and as tables draw it.
+2000, of azoles; Raczynska 2005, of amidines). So both places are one compound, unlike a pyridone
+and its hydroxypyridine, whose shares depend on the solvent. The form is one that is there in water,
+as far as a rule says so, and as tables draw it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _disfavoured() -> tuple[Any, ...]:
     """Match what a form should not have, the worst first.
 
     They are a benzo ring without its sextet, as in 2H-indazole; an imine with hydrogen, where the
-    amino form is there (Elguero 2006); an imine outside a ring; and an N-H between two nitrogens,
+    amino form is there (Raczynska 2005); an imine outside a ring; and an N-H between two nitrogens,
     as in 2H-tetrazole, or between two carbons, as in 4H-1,2,4-triazole.
     """
     patterns = (

@@ -1,23 +1,28 @@
-"""Make pictures of these pages from the bundled models: `python docs/make_images.py`.
+"""Make pictures and the report of these pages: `python docs/make_images.py`.
 
-That of interactions is made only where shapiq is installed.
+`make pictures` also photographs the app and a report. The picture of interactions is drawn only
+where shapiq is installed.
 
 With the folder of a benchmark of `bace`, `python docs/make_images.py bench/bace` draws its curves.
 """
 
 import json
+import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch_geometric.datasets import KarateClub
 from torch_geometric.nn import GINConv, GPSConv
 
 import graphxai as gx
-from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.cli import demo
+from graphxai.datasets.samples import MOLECULES, digit_paths, example_files
 from graphxai.evaluation import bootstrap
 from graphxai.visualization.curves import curves_figure
 
@@ -97,6 +102,17 @@ def graphs() -> dict[str, str]:
     return {"graph": gx.explain(model, club, "path_marginals", node=9).svg()}
 
 
+def live_report() -> Path:
+    """Write a report on the compound of the card, and on compounds that are its measured pairs."""
+    numbers = (404, 485, 501, 506, 586, 651, 722, 802, 838, 1038, 1489, 1530)
+    table = pd.read_csv(example_files()["assay.csv"])
+    series = table[table.name.isin({f"BACE_{number}" for number in numbers})]
+    out = Path(__file__).parent / "static" / "report.html"
+    options = {"name_column": "name", "target": "pIC50", "detailed": len(numbers)}
+    gx.report("bace", series, out, counterfactuals=6, towards=">7.55", **options)
+    return out
+
+
 def draw_curves(benchmark: Path) -> None:
     """Draw the activation curves of some methods that a benchmark measured."""
     lines = (benchmark / "units.jsonl").read_text(encoding="utf-8").splitlines()
@@ -124,3 +140,8 @@ if __name__ == "__main__":
     for name, picture in (molecules() | interactions() | digits() | graphs()).items():
         (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
         print(FOLDER / f"{name}.svg")
+    print(live_report())
+    with tempfile.TemporaryDirectory() as folder:
+        for path in demo.run(folder):
+            if (IMAGES / path.name).exists():
+                print(shutil.copy(path, IMAGES))

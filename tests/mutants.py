@@ -2,14 +2,19 @@
 
     python tests/mutants.py                       # 40 changes of each module, two hours
     python tests/mutants.py --sample 10 rules/conservative.py
+    python tests/mutants.py --everywhere 300      # drawn from all modules, by their lines
 
 Cosmic Ray makes the changes in a copy of the last commit, one at a time, and the tests named in
-`SUBJECTS` are run for each. Changes of types and of identities are left out. The same seed draws
-the same changes. `mutants_without_effect.toml` lists changes that no test can notice, each with the
-reason.
+`SUBJECTS` are run for each. For other modules these are the test files that name most of what the
+module defines, then those that name what its importers define. Changes of types and of identities
+are left out. The same seed draws the same changes. `mutants_without_effect.toml` lists changes that
+no test can notice, each with the reason.
 
 What was tried is kept in `.mutants/`. A second run of an unchanged module goes on where the first
 one was stopped, and then tries the changes again that no test noticed.
+
+A test that fails without any change would notice every change. So the tests that noticed one are
+run once more at the end, without a change, and what one that fails then had noticed is not counted.
 """
 
 import argparse
@@ -18,15 +23,18 @@ import importlib
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,6 +90,8 @@ SUBJECTS = {
     "datasets/tables/typed.py": TABLES,
 }
 # `X | None` is a type nearly everywhere, and `==` for `is` makes no difference where it is used.
+LIMIT = 300  # seconds for the tests of one change, if they take a fifth of that without it
+MOST_FILES = 4  # of tests of a module for which none are named
 LEFT_OUT = ("BinaryOperator_BitOr", "ExceptionReplacer", "RemoveDecorator", "_Is")
 KEPT = ("ReplaceComparisonOperator_Is_IsNot", "ReplaceComparisonOperator_IsNot_Is")
 
@@ -129,21 +139,93 @@ class Tally:
 def main() -> None:
     """Try changes of all modules or of those that are named, and print what survived."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("modules", nargs="*", default=SUBJECTS, help=f"of {', '.join(SUBJECTS)}")
+    parser.add_argument("modules", nargs="*", default=SUBJECTS, help="paths under graphxai/")
     parser.add_argument("--sample", type=int, default=40, help="changes of each module at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--everywhere", type=int, help="changes, drawn from all modules")
     options = parser.parse_args()
-    for module in options.modules:
-        if module not in SUBJECTS:
-            parser.error(f"no tests are named for {module!r}; known are {', '.join(SUBJECTS)}")
+    os.chdir(ROOT)
+    samples = dict.fromkeys(options.modules, options.sample)
+    if options.everywhere:
+        samples = drawn(options.everywhere, options.seed)
+    if unknown := set(samples) - set(modules()):
+        parser.error(f"there is no module {min(unknown)!r} under graphxai/")
     reasons = changes_without_effect()
     KEPT_RESULTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(copied(Path(folder)))
-        tallies = [tried(each, options.sample, options.seed, reasons) for each in options.modules]
+        tallies = [tried(name, n, options.seed, reasons) for name, n in samples.items()]
+        if broken := failing_without_a_change():
+            raise SystemExit("these tests fail without a change:\n" + "\n".join(broken))
     killed = sum(tally.num_killed for tally in tallies)
     counted = killed + sum(len(tally.survivors) for tally in tallies)
     print(f"in all: {killed} of {counted} changes with an effect were noticed")
+
+
+def drawn(count: int, seed: int) -> Counter[str]:
+    """Draw changes of modules, as often as a module has lines, and return how many of each."""
+    files = {
+        module: (Path("graphxai") / module).read_text(encoding="utf-8") for module in modules()
+    }
+    lines = [len(text.splitlines()) for text in files.values()]
+    return Counter(random.Random(seed).choices(list(files), lines, k=count))
+
+
+def modules() -> list[str]:
+    """Return all modules below `graphxai/`, where `models` and `datasets` are links."""
+    paths = [
+        path for name in ("", "models", "datasets") for path in Path("graphxai", name).rglob("*.py")
+    ]
+    return sorted({path.relative_to("graphxai").as_posix() for path in paths})
+
+
+def tests_of(module: str) -> tuple[str, ...]:
+    """Return the tests that have to notice a change of a module, with the nearest first."""
+    if module in SUBJECTS:
+        return SUBJECTS[module]
+    importing = re.compile(rf"\b{Path(module).stem} import ")
+    texts = {each: (Path("graphxai") / each).read_text(encoding="utf-8") for each in modules()}
+    importers = [each for each, text in texts.items() if importing.search(text)]
+    near, far = naming([module]), naming(importers)
+    chosen = list(dict.fromkeys((*near[:MOST_FILES], *far)))[:MOST_FILES]
+    return tuple(chosen) or ("test_api.py", "cli/test_cli.py")
+
+
+def naming(named: Sequence[str]) -> list[str]:
+    """Return the test files that name modules, or what they define, with the nearest first.
+
+    A name counts the less the more test files have it. A file of the module's own folder comes
+    before others.
+    """
+    texts = [(Path("graphxai") / module).read_text(encoding="utf-8") for module in named]
+    names = {name for text in texts for name in re.findall(r"^(?:def|class) (\w+)", text, re.M)}
+    # below the room, also the folders: tests of a report are those of `tables/report/`
+    stems = {Path(part).stem for module in named for part in module.split("/")[1:] or [module]}
+    rooms = {module.split("/")[0] for module in named}
+    files = {path.relative_to("tests"): path for path in Path("tests").rglob("test_*.py")}
+    words = {
+        name: set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+        for name, path in files.items()
+        if name.parts[0] not in ("install", "walkthroughs", "benchmarks")
+    }
+    counts = Counter(word for each in words.values() for word in each)
+    scores = {}
+    for name, of_file in words.items():
+        score = sum(1 / counts[word] for word in names & of_file)
+        score += sum(1 / counts[stem] for stem in stems & of_file)
+        # a test of `pyg` is one of `pyg_graphs`
+        alike = set(name.stem.split("_")) & {part for stem in stems for part in stem.split("_")}
+        score += len(alike) / (len(name.stem.split("_")) - 1)
+        if score:
+            scores[name.as_posix()] = score + 0.5 * (name.parts[0] in rooms)
+    return sorted(scores, key=lambda name: (-scores[name], name))
+
+
+def failing_without_a_change() -> list[str]:
+    """Run the tests that noticed a change once more, and return those that fail without any."""
+    noticing = Path("noticing.txt")
+    names = sorted(set(noticing.read_text().splitlines())) if noticing.exists() else []
+    return [name for name in names if not passes([name])]
 
 
 def changes_without_effect() -> dict[Change, str]:
@@ -214,28 +296,37 @@ def try_pending(changes: WorkDB, module: str, reasons: dict[Change, str]) -> Non
     pending = [item for item in changes.work_items if item.job_id not in settled]
     if not pending:
         return
-    started = time.monotonic()
-    if not passes(SUBJECTS[module]):
-        raise SystemExit(f"the tests of {module} fail without a change: {SUBJECTS[module]}")
-    limit = 30 + 5 * (time.monotonic() - started)  # seconds
+    tests = tests_of(module)
     for item in sorted(pending, key=place):
-        changes.set_result(item.job_id, outcome_of(item, SUBJECTS[module], limit))
+        changes.set_result(item.job_id, outcome_of(item, tests))
 
 
-def outcome_of(item: WorkItem, tests: Sequence[str], limit: float) -> WorkResult:
+def outcome_of(item: WorkItem, tests: Sequence[str]) -> WorkResult:
     """Make a change, run the tests, and take the change back."""
     (mutation,) = item.mutations
     operator = get_operator(mutation.operator_name)(**mutation.operator_args)
-    with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
-        outcome = TestOutcome.SURVIVED if passes(tests, limit) else TestOutcome.KILLED
-        diff = "\n".join(unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))
+    limit, passed = 0.0, None
+    while passed is None and limit < (longest := LIMIT if not limit else 5 * duration(tests)):
+        limit = longest
+        with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
+            passed = passes(tests, limit)
+    diff = "\n".join(unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))
+    outcome = TestOutcome.SURVIVED if passed else TestOutcome.KILLED
     return WorkResult(WorkerOutcome.NORMAL, test_outcome=outcome, diff=diff)
 
 
-def passes(tests: Sequence[str], limit: float = math.inf) -> bool:
+@cache
+def duration(tests: Sequence[str]) -> float:
+    """Return how many seconds tests take without a change."""
+    started = time.monotonic()
+    passes(tests)
+    return time.monotonic() - started
+
+
+def passes(tests: Sequence[str], limit: float = math.inf) -> bool | None:
     """Run tests in a copy of this process, which has imported other libraries already.
 
-    Tests that take longer than `limit` seconds fail.
+    The result is None if they take longer than `limit` seconds.
     """
     child = os.fork()
     if not child:
@@ -244,7 +335,8 @@ def passes(tests: Sequence[str], limit: float = math.inf) -> bool:
         for stream in range(3):
             os.dup2(silence, stream)
         paths = [f"tests/{name}" for name in tests]
-        os._exit(bool(pytest.main(["-x", "-p", "no:cacheprovider", *paths])))
+        options = ["-x", "-p", "no:cacheprovider"]
+        os._exit(bool(pytest.main([*options, *paths], plugins=[Noticing()])))
     end = time.monotonic() + limit
     while True:
         number, status = os.waitpid(child, os.WNOHANG)
@@ -253,8 +345,17 @@ def passes(tests: Sequence[str], limit: float = math.inf) -> bool:
         if time.monotonic() > end:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return False
+            return None
         time.sleep(0.02)
+
+
+class Noticing:
+    """Write down which test noticed a change."""
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            with open("noticing.txt", "a", encoding="utf-8") as file:
+                file.write(report.nodeid.removeprefix("tests/") + "\n")
 
 
 def change_of(module: str, result: WorkResult) -> Change:

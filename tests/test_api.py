@@ -130,9 +130,9 @@ def test_the_output_without_nodes_is_that_of_the_empty_graph_for_the_class_expla
             keep = torch.zeros(1, len(e), dtype=torch.bool)
             (empty,) = outputs_of_parts(model, graph, keep, "delete")
             expected = e.wanted.resolve(model.config, empty[None])(empty[None])
-            assert e.ledger.without_nodes == pytest.approx(float(expected), abs=1e-5)
-            assert e.ledger.change == pytest.approx(e.ledger.output - float(expected), abs=1e-5)
-    assert len({round(e.ledger.without_nodes, 5) for e in explanations}) == 1
+            assert e.without_nodes == pytest.approx(float(expected), abs=1e-5)
+            assert e.ledger.change == pytest.approx(e.output - float(expected), abs=1e-5)
+    assert len({round(e.without_nodes, 5) for e in explanations}) == 1
     caption = gx.explain(model, ASPIRIN).caption
     assert "without atoms" in caption.splitlines()[0]
     assert caption.splitlines()[1].startswith("LRP: atoms")
@@ -152,9 +152,7 @@ def test_the_output_without_nodes_of_a_graphormer_is_computed_once(model, monkey
     together = gx.explain(model, ["CCO", "c1ccccc1", "CN"])
     for explanation in together:
         alone = gx.explain(model, explanation.smiles)
-        assert explanation.ledger.without_nodes == pytest.approx(
-            alone.ledger.without_nodes, abs=1e-6
-        )
+        assert explanation.without_nodes == pytest.approx(alone.without_nodes, abs=1e-6)
     assert sum(tokens.shape[1] == 1 for tokens in passes) == 1
     assert len(passes) == 7
 
@@ -229,9 +227,9 @@ def test_predictions_equal_the_networks_outputs(model):
     probability = batch_of_one["activity"].probabilities["active"]
     assert several[1]["activity"].probabilities["active"] == pytest.approx(probability, abs=1e-6)
     explained = gx.explain(model, ASPIRIN)
-    assert probability == pytest.approx(1 / (1 + np.exp(-explained.ledger.output)), abs=1e-5)
+    assert probability == pytest.approx(1 / (1 + np.exp(-explained.output)), abs=1e-5)
     value = gx.explain(model, ASPIRIN, target="pIC50")
-    assert value.prediction.value == pytest.approx(value.ledger.output, abs=1e-5)
+    assert value.prediction.value == pytest.approx(value.output, abs=1e-5)
     assert value.prediction.probability is None
 
 
@@ -410,7 +408,7 @@ def test_every_way_to_write_a_molecule_gives_one_explanation(model):
         for seed in range(6):
             written = Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(text), 1, randomSeed=seed + 1)
             explanation = gx.explain(model, written[0])
-            outputs.append(explanation.ledger.output)
+            outputs.append(explanation.output)
             sums.append(np.sort(explanation.relevance))
         assert np.ptp(outputs) < 1e-4
         np.testing.assert_allclose(sums, np.broadcast_to(sums[0], np.shape(sums)), atol=1e-4)

@@ -244,3 +244,13 @@ def test_parameters_have_their_types_defaults_and_the_words_of_their_settings(mo
     assert lines.count("Args:") == 1
     listed = {match[1] for line in lines if (match := re.match(r" {4}(\w+): ", line))}
     assert set(signature(gx.report).parameters) - {"settings"} <= listed
+
+
+def test_an_old_address_leads_to_a_section_that_is_there(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "extensions"))
+    for old, new in import_module("moved_pages").MOVED.items():
+        page, _, anchor = new.partition("#")
+        text = (DOCS / page.replace(".html", ".md")).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+        assert anchor in {heading.lower().replace(" ", "-") for heading in headings}, old
+        assert not (DOCS / f"{old}.md").exists()

@@ -13,10 +13,10 @@ def test_public_names_and_their_parameters_are_the_promised_ones():
     new = [line for line in present if line not in promised]
     difference = {"no longer as promised": gone, "new": new}
     assert difference == {"no longer as promised": [], "new": []}, (
-        "If this is meant, follow docs/stability.md and run `python tests/helpers/public_names.py`."
+        "If this is meant, follow docs/about.md and run `python tests/helpers/public_names.py`."
     )
 
 
 def test_the_version_to_cite_is_that_of_the_package():
-    page = Path(__file__).parents[1] / "docs" / "cite.md"
+    page = Path(__file__).parents[1] / "docs" / "about.md"
     assert f"version = {{{VERSION}}}" in page.read_text()

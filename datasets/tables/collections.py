@@ -11,8 +11,8 @@ from rdkit import Chem
 
 from ..graph import is_from
 from ..molecule_reading import MoleculeError
-from .columns import structure_column
-from .opening import SUFFIXES
+from .columns import NAME_IT, structure_column
+from .opening import SUFFIXES, TableError
 from .structures import records_in
 from .table import open_table
 
@@ -36,8 +36,14 @@ def structures_in(value: Any) -> list[Any] | None:
         return [record.mol for record in records_in(_lines_of(value), "the SD file")]
     if not any(is_from(package, value) for package in ("pandas", "pyarrow", "polars")):
         return None
+    if is_from("polars", value) and hasattr(value, "collect"):
+        value = value.collect()  # a lazy frame
     if _names(value) is not None:
-        return column_values(value, structure_name(value))
+        try:
+            return column_values(value, structure_name(value))
+        except TableError as error:
+            way = "pass the column itself, such as frame['smiles']"
+            raise TableError(str(error).replace(NAME_IT, way)) from None
     return _plain_values(value) if isinstance(value, Iterable) else None
 
 
@@ -47,17 +53,25 @@ def structure_name(frame: Any, asked: str | None = None) -> str:
 
     def sample() -> list[tuple[str, ...]]:
         columns = [column_values(frame[:SAMPLE], name) for name in names]
-        return [
-            tuple("" if cell is None else str(cell) for cell in cells)
-            for cells in zip(*columns, strict=True)
-        ]
+        return [tuple(map(_text, cells)) for cells in zip(*columns, strict=True)]
 
     return structure_column("the frame", names, sample, asked).name
 
 
 def column_values(frame: Any, name: str) -> list[Any]:
-    """Return the cells of a frame's column in plain Python, with None where one is missing."""
-    return _plain_values(frame[name])
+    """Return the cells of a frame's column in plain Python, with None where one is missing.
+
+    A name may be a number, or a tuple of several headers, that reads as this text.
+    """
+    names = _names(frame) or []
+    return _plain_values(frame[next((key for key in names if str(key) == name), name)])
+
+
+def _text(cell: Any) -> str:
+    """Return a cell as text, a molecule as its SMILES."""
+    if isinstance(cell, Chem.Mol):
+        return str(Chem.MolToSmiles(cell))
+    return "" if cell is None else str(cell)
 
 
 def _names(value: Any) -> list[Any] | None:
@@ -69,7 +83,8 @@ def _names(value: Any) -> list[Any] | None:
 
 
 def _plain_values(column: Any) -> list[Any]:
-    values = column.to_pylist() if hasattr(column, "to_pylist") else list(column.tolist())
+    way = next(n for n in ("to_pylist", "tolist", "to_list") if hasattr(column, n))
+    values = list(getattr(column, way)())
     return [None if isinstance(value, float) and value != value else value for value in values]
 
 

@@ -10,7 +10,7 @@ from rdkit import Chem, rdBase
 
 from .opening import TableError
 
-# Names as they are compared, see `_plain`. The first that a table has is taken.
+# Names as they are compared, see `plain_name`. The first that a table has is taken.
 SURE = (
     *("smiles", "canonicalsmiles", "isomericsmiles", "smilesstring", "smilescode", "cansmiles"),
     *("isosmiles", "absolutesmiles", "rdkitsmiles", "standardizedsmiles", "standardisedsmiles"),
@@ -27,6 +27,7 @@ CHECKED = 20  # cells of a column
 # The share of these cells that may be misspelt, in any column and in one named for structures.
 SLIPS, NAMED_SLIPS = 0.2, 0.5
 LISTED = 30  # columns in a message
+NAME_IT = "name it with --smiles-column (in Python, smiles_column=)"
 
 SampleCells = Callable[[], Sequence[Sequence[str]]]
 
@@ -61,7 +62,7 @@ def structure_column(
     """
     if given is not None:
         return StructureColumn(named_column(source, names, given))
-    plain = [_plain(name) for name in names]
+    plain = [plain_name(name) for name in names]
     for usual in SURE:
         if plain.count(usual) > 1:
             same = [name for name, word in zip(names, plain, strict=True) if word == usual]
@@ -91,8 +92,7 @@ def structure_column(
         raise TableError(_several(source, readable))
     raise TableError(
         f"{source} has no column of structures: none is called SMILES, and none has cells that can"
-        f" be read as SMILES. Name it with --smiles-column (in Python, smiles_column=);"
-        f" {_listed(names)}"
+        f" be read as SMILES: {NAME_IT}; {_listed(names)}"
     )
 
 
@@ -112,10 +112,7 @@ def named_column(source: str, names: Sequence[str], name: str) -> str:
 
 
 def _several(source: str, names: Sequence[str]) -> str:
-    return (
-        f"{source} has several columns of structures, {', '.join(map(repr, names))}: name one with"
-        " --smiles-column (in Python, smiles_column=)."
-    )
+    return f"{source} has several columns of structures, {', '.join(map(repr, names))}: {NAME_IT}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -126,7 +123,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"its columns: {', '.join(map(repr, names[:LISTED]))}{more}."
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a name in lower case without what joins words."""
     return re.sub(r"[\s_\-.#]+", "", name).casefold()
 

@@ -67,21 +67,6 @@ class _BoundedLines(io.RawIOBase):
         return len(part)
 
 
-def read_header(path: Path, layout: TextLayout) -> list[str]:
-    """Return the names in a header, without empty ones at its end and the mark of a comment."""
-    with opened_text(path, layout) as text:
-        reader = csv.reader(text, delimiter=layout.dialect.separator)
-        try:
-            names = [name.strip() for name in next((cells for cells in reader if cells), [])]
-        except csv.Error as error:
-            raise TableError(f"{path}: its header cannot be read: {error}.") from error
-    while names and not names[-1]:
-        names.pop()
-    if names:
-        names[0] = names[0].lstrip("\ufeff#").strip()
-    return [name or f"column {k}" for k, name in enumerate(names, start=1)]
-
-
 def rows(path: Path, layout: TextLayout, names: Sequence[str]) -> Iterator[Row]:
     """Yield the rows below the header one by one.
 
@@ -94,14 +79,14 @@ def rows(path: Path, layout: TextLayout, names: Sequence[str]) -> Iterator[Row]:
     width, separator = len(names), layout.dialect.separator
     with opened_text(path, layout) as text:
         reader = csv.reader(text, delimiter=separator)
-        number, first_line, last_line = -1, 0, 0
+        number, first_line, last_line = -layout.header.rows, 0, 0
         try:
             for cells in reader:
                 first_line, last_line = last_line, reader.line_num
                 if not cells:
                     continue
                 number += 1
-                if number == 0:
+                if number <= 0:
                     continue  # the header
                 while len(cells) > width and not cells[-1].strip():
                     cells.pop()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cell_numbers import marks_decimals
+from .headers import Header, find_header
 
 SEPARATORS = ",;\t|"
 SAMPLE = 200  # rows that show the separator and the decimal mark
@@ -58,11 +59,13 @@ class TextLayout:
         dialect: how to write a file like it.
         encoding: its encoding; bytes that do not fit are read as `LATIN` says.
         skipped: lines before the header.
+        header: the header.
     """
 
     dialect: Dialect
     encoding: str
-    skipped: int = 0
+    skipped: int
+    header: Header
 
 
 def text_layout(head: bytes, column: str | None) -> TextLayout:
@@ -72,19 +75,23 @@ def text_layout(head: bytes, column: str | None) -> TextLayout:
         column: a column that the header must have. The separator is the one that gives it, if one
             does, and otherwise the one that cuts the rows into as many cells as the header.
     """
-    encoding = _encoding(head)
+    encoding = encoding_of(head)
     text = head.decode(encoding, LATIN if encoding == "utf-8-sig" else "replace")
     lines = text.splitlines(keepends=True)
     stated = SEPARATOR_LINE.fullmatch(lines[0].lstrip("\ufeff")) if lines else None
     skipped = 1 if stated else 0
     text = "".join(lines[skipped:])
     separator = stated[1] if stated else _separator(text, column)
-    rows = _sample(text, separator)
-    decimal = "," if separator != "," and _has_decimal_commas(rows[1:]) else "."
-    return TextLayout(Dialect(separator, decimal, _is_from_excel(head, stated)), encoding, skipped)
+    rows, starts = _sample(text, separator)
+    header = find_header(rows, column)
+    below = rows[header.first + header.rows :]
+    decimal = "," if separator != "," and _has_decimal_commas(below) else "."
+    skipped += starts[header.first] if header.first else 0
+    dialect = Dialect(separator, decimal, _is_from_excel(head, stated))
+    return TextLayout(dialect, encoding, skipped, header)
 
 
-def _encoding(head: bytes) -> str:
+def encoding_of(head: bytes) -> str:
     """Return UTF-8, or UTF-16 if its byte-order mark or its zero bytes show it, as in Excel's text.
 
     The decoder for UTF-16 takes the mark away by itself.
@@ -113,8 +120,13 @@ def _is_from_excel(head: bytes, stated: re.Match[str] | None) -> bool:
 
 def _separator(text: str, column: str | None) -> str:
     """Return the separator of a file, given the text at its start."""
-    samples = {separator: _sample(text, separator) for separator in SEPARATORS}
-    headers = {sign: [name.strip() for name in rows[0]] for sign, rows in samples.items() if rows}
+    samples = {separator: _sample(text, separator)[0] for separator in SEPARATORS}
+    firsts = {sign: find_header(rows, column).first for sign, rows in samples.items()}
+    headers = {
+        sign: [name.strip() for name in rows[firsts[sign]]]
+        for sign, rows in samples.items()
+        if rows
+    }
     if column is not None:
         exact = [sign for sign, names in headers.items() if column in names]
         alike = [sign for sign, names in headers.items() if column.casefold() in _folded(names)]
@@ -125,7 +137,7 @@ def _separator(text: str, column: str | None) -> str:
         return next(iter(headers), ",")
 
     def fit(separator: str) -> tuple[float, int]:
-        first, *rows = samples[separator]
+        first, *rows = samples[separator][firsts[separator] :]
         fitting = sum(len(cells) == len(first) for cells in rows)
         return fitting / max(len(rows), 1), len(first)
 
@@ -136,18 +148,21 @@ def _folded(names: Sequence[str]) -> list[str]:
     return [name.casefold() for name in names]
 
 
-def _sample(text: str, separator: str) -> list[list[str]]:
-    """Return the first rows of a text that are not empty."""
-    rows = []
+def _sample(text: str, separator: str) -> tuple[list[list[str]], list[int]]:
+    """Return the first rows of a text that are not empty, and how many lines stand above each."""
+    rows, starts, line = [], [], 0
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
-        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+        for cells in reader:
             if cells:
                 rows.append(cells)
+                starts.append(line)
+            line = reader.line_num
             if len(rows) == SAMPLE:
                 break
     except csv.Error:
         pass  # reading the whole file says what is wrong with it
-    return rows
+    return rows, starts
 
 
 def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +14,8 @@ from rdkit import Chem, rdBase
 
 from ..canonical_form import smiles_with_groups
 from ..molecule_reading import MoleculeError, shortened
-from .dialect import LATIN
-from .opening import TableError, opened
+from .dialect import LATIN, encoding_of
+from .opening import HEAD, TableError, opened
 
 END = "$$$$"
 PROPERTY = re.compile(r">.*?<([^>]*)>")  # "> 12 <NAME> (3)"
@@ -54,14 +55,24 @@ class StructureRecord:
 
 def read_structures(path: Path) -> Iterator[StructureRecord]:
     """Yield the records of an SD file, or the only one of a MOL file, one by one."""
-    with opened(path) as content, io.TextIOWrapper(content, "utf-8-sig", LATIN) as text:
+    with _opened_text(path) as text:
         yield from records_in(iter(lambda: text.readline(MAX_RECORD), ""), str(path))
+
+
+@contextmanager
+def _opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """Open an SD file as text, also in UTF-16 as Windows writes it."""
+    with opened(path) as file:
+        encoding = encoding_of(file.read(HEAD))
+    errors = LATIN if encoding == "utf-8-sig" else "replace"
+    with opened(path) as content, io.TextIOWrapper(content, encoding, errors) as text:
+        yield text
 
 
 def property_names(path: Path) -> list[str]:
     """Return the names of all data items in an SD file, in the order in which they first occur."""
     names: dict[str, None] = {}
-    with opened(path) as content, io.TextIOWrapper(content, "utf-8-sig", LATIN) as text:
+    with _opened_text(path) as text:
         for line in iter(lambda: text.readline(MAX_RECORD), ""):
             if line.startswith(">") and (match := PROPERTY.match(line)) and match[1].strip():
                 names[match[1].strip()] = None
@@ -127,10 +138,14 @@ def _record(lines: list[str]) -> StructureRecord:
 
 def _molecule(block: str) -> Chem.Mol | MoleculeError:
     """Read a mol block, or return an error that says why it cannot be read."""
+    if not block.strip():
+        return MoleculeError("the record is empty: it has no mol block.")
     if len(block) > MAX_BLOCK:
         return MoleculeError(f"its mol block has {len(block):,} characters: too many.")
     with rdBase.BlockLogs():
         mol = _attempt(lambda: Chem.MolFromMolBlock(block))
+        if mol is not None and not mol.GetNumAtoms():
+            return MoleculeError("its mol block has no atoms.")
         if mol is not None:
             return mol
         raw = _attempt(lambda: Chem.MolFromMolBlock(block, sanitize=False, removeHs=False))

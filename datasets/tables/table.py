@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -11,14 +11,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..molecule_reading import MoleculeError
-from .columns import StructureColumn, named_column, structure_column
-from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, read_header, rows
+from .assays import (
+    AssayColumns,
+    PlainValues,
+    Transform,
+    assay_columns,
+    may_become,
+    plain_values,
+)
+from .columns import NAMES, SURE, StructureColumn, named_column, plain_name, structure_column
+from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
+from .headers import Header
 from .opening import HEAD, Format, TableError, format_of, opened
 from .structures import property_names, read_structures, record_count
 from .typed import Sheet, parquet_rows, parquet_sheet, sheet_of, sheet_rows
 
 SAMPLE = 20  # rows whose cells show which column has structures
+SHOWING = 1000  # rows that show what was measured
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
 
 
@@ -80,10 +90,13 @@ class Table:
 
     @property
     def _has_no_header(self) -> bool:
-        """Return whether the first line of a CSV file has a SMILES of several atoms."""
-        return self.format == "delimited" and any(
-            len(name) > 2 and is_smiles(name) for name in self.columns
-        )
+        """Return whether the first line of a CSV file has a SMILES of several atoms.
+
+        Beside a title of structures it is a title too, such as PDSP's "NSC".
+        """
+        named = any(plain_name(name) in SURE for name in self.columns)
+        is_text = self.format == "delimited" and not named
+        return is_text and any(len(name) > 2 and is_smiles(name) for name in self.columns)
 
     @property
     def choice(self) -> str:
@@ -91,9 +104,67 @@ class Table:
         parts = []
         if self.structures.reason:
             parts.append(f"structures: column {self.structures.name!r}, {self.structures.reason}")
+        if self.names_column not in (None, LIST_COLUMNS[1]):
+            parts.append(f"names: column {self.names_column!r}")
         if self.sheet is not None and self.sheet.others:
             parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
+        if self._header.first:
+            parts.append(f"header: the row that begins with {self._header.names[0]!r}")
         return "; ".join(parts)
+
+    @cached_property
+    def names_column(self) -> str | None:
+        """The column with the names of compounds, by its name, or None if there is none."""
+        others = [name for name in self.columns if self.columns.count(name) == 1]
+        by_plain = {plain_name(n): n for n in reversed(others) if n != self.structures.name}
+        usual = [by_plain[name] for name in NAMES if name in by_plain]
+        if len(usual) < 2:
+            return next(iter(usual), None)
+        sample = self._sample()
+        filled = (n for n in usual if any(row[self.columns.index(n)].strip() for row in sample))
+        return next(filled, usual[0])
+
+    @property
+    def _header(self) -> Header:
+        """The header of a text file or a workbook."""
+        layout = self.layout or self.sheet
+        return Header(0, 1, self.columns) if layout is None else layout.header
+
+    def assay(self, column: str, unit: str = "") -> AssayColumns:
+        """Return the columns that are read with a column of values, see `assay_columns`."""
+        unit = unit or self._header.units.get(column, "")
+        return assay_columns(self.columns, column, unit, self.structures.name)
+
+    def measured(
+        self, column: str, wanted: Collection[str], limit: int | None = None
+    ) -> tuple[list[Record], PlainValues]:
+        """Read the first `limit` rows with structures, and a column of values in plain form.
+
+        Args:
+            column: the column.
+            wanted: what the values may be called. They become logarithms only if they then have
+                such a name, as `IC50 (nM)` becomes `pIC50`.
+            limit: the largest number of rows.
+
+        Raises:
+            TableError: there is no such column.
+        """
+        columns, structures = self.assay(self.column(column)), self.structures.name
+        records = list(islice(self.records((structures, *columns.all)), limit))
+        cells = {name: [record.cells[name] for record in records] for name in columns.all}
+        smiles = [record.cells[structures] for record in records]
+        ways: tuple[Transform | None, ...] = (None, "log10")
+        made = (plain_values(columns, cells, smiles, way) for way in ways)
+        named = next((values for values in made if values.name in wanted), None)
+        return records, named or plain_values(columns, cells, smiles, "none")
+
+    def source_of(self, name: str) -> str | None:
+        """Return the column of a name, or the one whose values get it: `IC50 (nM)` for `pIC50`."""
+        if self.columns.count(name) == 1:
+            return name
+        others = [n for n in self.columns if n != self.structures.name and may_become(n, name)]
+        single = (n for n in others if self.columns.count(n) == 1)
+        return next((n for n in single if self.measured(n, [name], SHOWING)[1].name == name), None)
 
     def records(
         self, columns: Sequence[str] | None = None, unchanged: Sequence[str] = ()
@@ -170,15 +241,15 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
     path = Path(path)
     format = format_of(path)
     if format in ("workbook", "parquet"):
-        sheet = sheet_of(path) if format == "workbook" else parquet_sheet(path)
+        sheet = sheet_of(path, smiles_column) if format == "workbook" else parquet_sheet(path)
         dialect = Dialect(byte_order_mark=format == "workbook")  # as Excel writes
-        return Table(path, format, sheet.names, dialect, smiles_column, sheet=sheet)
+        return Table(path, format, sheet.header.names, dialect, smiles_column, sheet=sheet)
     if format == "structures":
         items = [name for name in property_names(path) if name not in LIST_COLUMNS]
         return Table(path, format, (*LIST_COLUMNS, *items), DEFAULT, smiles_column)
     with opened(path) as file:
         layout = text_layout(file.read(HEAD), smiles_column)
-    names = LIST_COLUMNS if format == "list" else tuple(read_header(path, layout))
+    names = LIST_COLUMNS if format == "list" else layout.header.names
     if len(names) == 1 and smiles_column is None and _is_list(path, layout):
         format, names = "list", LIST_COLUMNS
     return Table(path, format, names, layout.dialect, smiles_column, layout)

@@ -8,17 +8,20 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from graphxai.runtime.extras import missing_extra
 
 from .delimited import Row
+from .headers import TOP, Header, find_header
 from .opening import TableError, opened
 
 ROWS = 1024  # rows of a Parquet file that are unpacked at a time
 MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
 MAX_COLUMNS = 2000
+ABOVE = 1000  # rows among which the header is
 MAX_EMPTY = 100_000  # empty rows one after another; a cell far down makes a million of them
 
 
@@ -51,13 +54,13 @@ class Sheet:
     Attributes:
         name: its name; "" in a Parquet file.
         others: the names of the other sheets.
-        names: its columns.
+        header: its header.
         rows: roughly how many rows it has, as the file states.
     """
 
     name: str
     others: tuple[str, ...]
-    names: tuple[str, ...]
+    header: Header
     rows: int = 0
 
 
@@ -70,7 +73,7 @@ def parquet_sheet(path: Path) -> Sheet:
     """
     with _opened_parquet(path) as file:
         names = (name for name in file.schema_arrow.names if name != "__index_level_0__")
-        return Sheet("", (), tuple(names), int(file.metadata.num_rows))
+        return Sheet("", (), Header(0, 1, tuple(names)), int(file.metadata.num_rows))
 
 
 def parquet_rows(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Iterator[Row]:
@@ -104,8 +107,8 @@ def _opened_parquet(path: Path) -> Iterator[Any]:
             raise TableError(f"{path} cannot be read as Parquet: {error}.") from error
 
 
-def sheet_of(path: Path) -> Sheet:
-    """Choose the first sheet that has cells, whose first row that is not empty is the header.
+def sheet_of(path: Path, asked: str | None = None) -> Sheet:
+    """Choose the first sheet that has cells, and find its header, see `find_header`.
 
     Raises:
         ImportError: openpyxl is not installed.
@@ -115,24 +118,21 @@ def sheet_of(path: Path) -> Sheet:
         titles = [sheet.title for sheet in workbook.worksheets]
         for sheet in workbook.worksheets:
             stated = max(sheet.max_row or 1, 1) - 1
-            header = next(_values(sheet, MAX_COLUMNS, path), None)
-            if header is not None:
-                texts = [as_text(value).strip() for value in header]
-                while not texts[-1]:
-                    texts.pop()
-                names = tuple(text or f"column {k}" for k, text in enumerate(texts, start=1))
+            top = islice(_values(sheet, MAX_COLUMNS, path, ABOVE), TOP + 2)
+            texts = [[as_text(value).strip() for value in row] for row in top]
+            if texts:
                 others = tuple(title for title in titles if title != sheet.title)
-                return Sheet(sheet.title, others, names, stated)
+                return Sheet(sheet.title, others, find_header(texts, asked), stated)
     raise TableError(f"{path} has no sheet with a table.")
 
 
 def sheet_rows(path: Path, sheet: Sheet) -> Iterator[Row]:
     """Yield the rows below the header that are not empty, numbered from 1."""
-    width = len(sheet.names)
+    width, header = len(sheet.header.names), sheet.header
     with _opened_workbook(path) as workbook:
         values = _values(workbook[sheet.name], width + 1, path)
-        next(values, None)
-        for number, row in enumerate(values, start=1):
+        below = islice(values, header.first + header.rows, None)
+        for number, row in enumerate(below, start=1):
             cells = [as_text(value) for value in row]
             cells += [""] * (width - len(cells))
             if len(cells) > width and cells[width].strip():
@@ -141,11 +141,11 @@ def sheet_rows(path: Path, sheet: Sheet) -> Iterator[Row]:
                 yield number, cells[:width], ""
 
 
-def _values(sheet: Any, width: int, path: Path) -> Iterator[Sequence[Any]]:
-    """Yield the values in the rows that are not empty, at most `width` of each."""
+def _values(sheet: Any, width: int, path: Path, last: int | None = None) -> Iterator[Sequence[Any]]:
+    """Yield at most `width` values of each row that is not empty, up to the row `last`."""
     sheet.reset_dimensions()  # which the file states and may state wrongly
     empty = 0
-    for row in sheet.iter_rows(max_col=width, values_only=True):
+    for row in sheet.iter_rows(max_row=last, max_col=width, values_only=True):
         if any(value not in (None, "") for value in row):
             empty = 0
             yield row

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).resolve().parents[1]
 FEW = 3  # tasks that are listed by name
-DEFINITIONS = tuple(
-    f"theory/{page}.md" for page in ("propagation", "explainers", "path-marginals", "learned")
-)  # pages that define methods
+DEFINITIONS = ("theory/propagation.md", "theory/explainers.md")  # pages that define methods
 PLACE = re.compile(
     r"<!-- made from the registry: (?P<table>[\w ]+) -->\n.*?^<!-- end -->$",
     re.MULTILINE | re.DOTALL,

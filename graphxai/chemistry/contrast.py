@@ -86,10 +86,12 @@ class Contrast(Result):
     part: CommonPart
 
     def __repr__(self) -> str:
+        account = self.account
         return (
             f"Contrast({self.a.smiles} against {self.b.smiles}: {len(self.part.same)} atoms in"
             f" common; {self.a.title} for {self.a.target!r},"
-            f" {self.account.output:+z.3f}, unexplained {self.account.unexplained:+.1e})"
+            f" {self.a.output - self.b.output:+z.3f}"
+            + (f", unexplained {account.unexplained:+.1e})" if account else ")")
         )
 
     @property
@@ -110,9 +112,11 @@ class Contrast(Result):
         return np.setdiff1d(np.arange(len(self.b)), self.part.same[:, 1])
 
     @property
-    def account(self) -> Account:
-        """The difference between the outputs, term by term."""
+    def account(self) -> Account | None:
+        """The difference between the outputs, term by term. It is None without a ledger."""
         first, second = self.a.ledger, self.b.ledger
+        if first is None or second is None:
+            return None
         return Account(
             output=first.output - second.output,
             common=float(self.difference.sum(dtype=np.float64)),
@@ -128,7 +132,7 @@ class Contrast(Result):
     @property
     def headline(self) -> str:
         """One line with the target, both outputs and their difference."""
-        first, second = self.a.ledger.output, self.b.ledger.output
+        first, second = self.a.output, self.b.output
         text = (
             f"{first:+z.2f} against {second:+z.2f}, difference {first - second:+z.2f} {self.a.unit}"
         )
@@ -137,9 +141,9 @@ class Contrast(Result):
     @property
     def caption(self) -> str:
         """The account in one line."""
-        if not self.a.additive:
-            return self.a.caption
         account = self.account
+        if account is None:
+            return self.a.caption
         terms = {
             "common atoms": account.common,
             "changed atoms": account.changed_a - account.changed_b,

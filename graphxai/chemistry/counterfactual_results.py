@@ -245,7 +245,9 @@ class Counterfactuals(ChangedMolecules):
         first, *others = self.explanations
         pairs = zip(others, self._common_parts, strict=True)
         return tuple(
-            None if part is None else Contrast(first, other, part).account.at_change
+            account.at_change
+            if part is not None and (account := Contrast(first, other, part).account)
+            else None
             for other, part in pairs
         )
 

@@ -83,10 +83,9 @@ def fragment_values(
     loaded = load(chosen) if isinstance(chosen, str) else chosen
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
-    data = prepare_for(loaded, graph).data
     players = {str(k): part for k, part in enumerate(parts)}
-    game = game_of(loaded, data, players, explanation.wanted, operator)
-    whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.ledger.output
+    game = game_of(loaded, prepare_for(loaded, graph), players, explanation.wanted, operator)
+    whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
         raise ValueError(
             f"the model's output for this molecule is {whole:.4g}, but the explanation is of"
@@ -112,7 +111,7 @@ def valued(
         graph_token=0.0,
         biases=fragment_values.empty,
         output=fragment_values.whole,
-        without_nodes=explanation.ledger.without_nodes,
+        without_nodes=explanation.without_nodes,
     )
     options = {
         "operator": fragment_values.operator,
@@ -126,7 +125,6 @@ def valued(
         ledger=ledger,
         method=NAME,
         title="Shapley values",
-        additive=True,
         caveat="",
         unsigned="",
         features=None,

@@ -186,6 +186,8 @@ class FragmentTable:
 
         rows = [t.row for t in self._tallies.values() if t.molecules >= minimum]
         frame = pd.DataFrame(rows, columns=list(COLUMNS))
+        shared = frame.name.duplicated(keep=False)  # one name, bound in several ways
+        frame.loc[shared, "name"] += " " + frame.smiles[shared]
         frame = frame.sort_values(["mean", "smiles"], ascending=[False, True], ignore_index=True)
         frame.attrs["molecules"] = self.molecules
         return frame

@@ -9,6 +9,7 @@ Shapley values of parts add up to what all atoms change in the output.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -114,7 +115,8 @@ class Fragments(Result, Sequence[Fragment]):
         return self.parts[index]
 
     def __repr__(self) -> str:
-        listed = ", ".join(f"{part.name} {part.relevance:+z.3f}" for part in self)
+        named = zip(listed_names(self), self, strict=True)
+        listed = ", ".join(f"{name} {part.relevance:+z.3f}" for name, part in named)
         return f"Fragments({self.scheme}: {listed})"
 
     @property
@@ -174,7 +176,8 @@ class Fragments(Result, Sequence[Fragment]):
         caption = minus_signs(f"{explanation.title}{what}: {total} in all")
         options.setdefault("subtitle", caption)
         options.setdefault("legend", self.explanation.legend)
-        listed = [(part.name, part.atoms, part.relevance) for part in self]
+        names = listed_names(self)
+        listed = [(n, part.atoms, part.relevance) for n, part in zip(names, self, strict=True)]
         values = [part.relevance for part in self]
         values += [value for *_, value in checked_interactions(interactions, len(self))]
         fitted = Scale.chosen(scale, values, palette=palette)
@@ -185,6 +188,19 @@ class Fragments(Result, Sequence[Fragment]):
             return graph_parts_svg(explanation.drawn, listed, **options)
         mol = explanation.atoms(NO_MOLECULE)
         return fragments_svg(mol, listed, interactions=interactions, **options)
+
+
+def listed_names(parts: Fragments) -> list[str]:
+    """Return names for a list of parts: those of one name get their first atom, counted from 0."""
+    given = parts.explanation.as_given
+    order = range(len(parts.explanation)) if given is None else given.atoms
+    often = Counter(part.name for part in parts)
+    return [
+        f"{part.name} (atom {min(order[a] for a in part.atoms)})"
+        if often[part.name] > 1
+        else part.name
+        for part in parts
+    ]
 
 
 @on_cpu_by_default

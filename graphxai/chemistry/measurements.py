@@ -132,10 +132,13 @@ class Measurements:
         columns: Sequence[str],
         smiles_column: str | None = None,
         standardise: Standardisation = "parent",
+        tasks: Sequence[str] = (),
     ) -> "Measurements":
         """Read the values of a table from the first of these columns that has numbers.
 
-        Numbers are read as for training, see `read_labels`. A warning counts rows whose SMILES or
+        Numbers are read as for training, see `read_labels` and `Table.measured`. They become
+        logarithms if they then are of one of the `tasks`, by default of one called as the column. A
+        warning counts rows whose SMILES or
         value is not understood.
 
         Raises:
@@ -145,7 +148,7 @@ class Measurements:
         table = open_table(path, smiles_column)
         table.structures  # noqa: B018 (raises an error that says what is missing)
         try:
-            return cls.in_table(table, columns, standardise)
+            return cls.in_table(table, columns, standardise, tasks=tasks)
         except ValueError as error:
             raise type(error)(f"{path} has no measured values: {error}") from None
 
@@ -156,13 +159,15 @@ class Measurements:
         columns: Sequence[str],
         standardise: Standardisation,
         limit: int | None = None,
+        tasks: Sequence[str] = (),
     ) -> "Measurements":
         """Read the values of an open table, in its first `limit` rows, as `read` does."""
         structures, errors = table.structures.name, []
         for column in columns:
             try:
-                records = islice(table.records((structures, column)), limit)
-                pairs = [(r.cells[structures], r.cells[column]) for r in records]
+                source = table.source_of(column) or column
+                records, plain = table.measured(source, tasks or [column], limit)
+                pairs = zip((r.cells[structures] for r in records), plain.cells, strict=True)
                 return cls.of(pairs, column, standardise)
             except ValueError as error:
                 errors.append(error)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.api import explain, predict
+from graphxai.datasets.canonical_form import without_labels
 from graphxai.explanation.compute.models import conformal_of, standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
@@ -65,7 +66,8 @@ class SearchObjective:
             raise ValueError("for several models, give the values of each property by its name.")
         tables = {} if measured is None else measured_properties(panel, measured)
         profile = read_profile(panel, str(towards))
-        mol = explain(panel.models[0], molecule, progress=False).atoms(NO_MOLECULE)
+        explanation = explain(panel.models[0], molecule, progress=False)
+        mol = without_labels(explanation.atoms(NO_MOLECULE))
         before = predict(list(panel.models), Chem.MolToSmiles(mol), progress=False)
         parts = profile.score(before).parts
         if sure and None in [part.goal.sure(before[part.goal.of.name]) for part in parts]:
@@ -187,7 +189,7 @@ class SingleObjective(SearchObjective):
         explanation = explain(models, molecule, target=goal.target, progress=False)
         tables = {} if measured is None else {name: measured}
         before = {name: explanation.prediction}
-        mol, profile = explanation.atoms(NO_MOLECULE), PropertyProfile((goal,))
+        mol, profile = without_labels(explanation.atoms(NO_MOLECULE)), PropertyProfile((goal,))
         return cls(models, profile, mol, before, sure, tables, explanation)
 
     @property
@@ -237,7 +239,7 @@ class SingleObjective(SearchObjective):
             ways = [(*each.way, (each.change, each.smiles)) for each in near]
         side = 1 if math.isinf(self.goal.curve.one_to) else -1
         return [
-            SearchStart(e.atoms(NO_MOLECULE), -side * _relevance(e), way)
+            SearchStart(without_labels(e.atoms(NO_MOLECULE)), -side * _relevance(e), way)
             for e, way in zip(explained, ways, strict=True)
             if e is not None
         ]

@@ -306,10 +306,11 @@ def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> M
     if isinstance(measured, Measurements):
         return measured
     way = standardisation_of(panel.models[0])
-    columns = [column] if column else [each.task.name for each in panel.properties]
+    tasks = [each.task.name for each in panel.properties]
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
-    return Measurements.read(measured, columns, standardise=way)
+    columns = [column] if column else tasks
+    return Measurements.read(measured, columns, standardise=way, tasks=tasks)
 
 
 def _change(was: Prediction, then: Prediction) -> float:

@@ -236,13 +236,30 @@ def kind_of(source: str, *, graphs: bool = False) -> str:
     return "smiles"
 
 
-def show_table(path: str | Path, smiles_column: str | None) -> "Table":
-    """Open a table, and say on standard error which column was chosen if the user named none."""
+def show_table(
+    path: str | Path, smiles_column: str | None, models: "Sequence[Model]" = ()
+) -> "Table":
+    """Open a table, and say on standard error what a user should know of it before a run.
+
+    That is which column was chosen if the user named none, and how many rows take more than one
+    pass of these models: chiral ones of a value that mirror images share, and groups & and o.
+    """
     from graphxai.datasets.tables.table import open_table
 
     table = open_table(path, smiles_column)
     if table.choice:
         echo(f"{table.path.name}: {table.choice}", err=True)
+    if any(hasattr(model.config, "symmetric") for model in models):
+        marks = "@" if any(getattr(model.config, "symmetric", False) for model in models) else "|"
+        structures = table.structures.name
+        cells = (record.cells[structures] for record in table.records((structures,)))
+        if several := sum("@" in cell and marks in cell for cell in cells):
+            rows = (
+                "1 row has stereocentres and takes"
+                if several == 1
+                else (f"{several:,} rows have stereocentres and take")
+            )
+            echo(f"{table.path.name}: {rows} several passes", err=True)
     return table
 
 

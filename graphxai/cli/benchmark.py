@@ -133,7 +133,7 @@ def benchmark(
 
     **Examples**
 
-    `graphxai benchmark bace --methods all --out bench/bace`
+    `graphxai benchmark bace --methods lrp,path_marginals --limit 20 --out bench/bace`
 
     `graphxai benchmark mnist-superpixels --methods lrp,gae --limit 200 --operators all`
 

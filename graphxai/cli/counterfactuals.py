@@ -88,13 +88,13 @@ def counterfactuals(
 
     `graphxai counterfactuals "O=C(Nc1ccc(F)cc1)c1ccccn1" --towards ">6" --keep "C(=O)N"`
 
-    `graphxai counterfactuals molecules.csv --towards inactive -n 5 --out changes.csv`
+    `graphxai counterfactuals examples/molecules.csv --towards inactive -n 5 --out changes.csv`
 
     `graphxai counterfactuals "CCOc1ccccc1" --towards active --sure --out changes.html`
 
-    `graphxai counterfactuals molecules.csv --towards ">6" --measured assay.csv --out changes.sdf`
+    `graphxai counterfactuals my.csv --towards ">6" --measured examples/assay.csv --out changes.sdf`
 
-    `graphxai counterfactuals assay.csv --towards ">6" --measured-column pIC50 --out changes.csv`
+    `graphxai counterfactuals my.csv --towards ">6" --measured-column IC50 --out changes.csv`
 
     `graphxai counterfactuals CCOc1ccccc1 --towards "pIC50 5 to 6, inactive" --out changes.html`
     """
@@ -153,8 +153,9 @@ def _measured(
     try:
         if goal is None:
             return measured_properties(ModelPanel.of(models), table, smiles_column) or None
-        columns = [column] if column else goal.tasks_of(model)
-        values = Measurements.read(table, columns, smiles_column, standardisation_of(model))
+        names, way = goal.tasks_of(model), standardisation_of(model)
+        columns = [column] if column else names
+        values = Measurements.read(table, columns, smiles_column, way, names)
     except ValueError as error:
         if required:
             raise
@@ -237,7 +238,7 @@ def _save(
 
     if out.suffix.lower() == ".sdf":
         records = (
-            with_items(record, other_cells(row, {name: name for name in source.others}))
+            with_items(record, other_cells(row, source.others))
             for row, changes in results
             for record in changes.to_sdf(**_named(row))
         )
@@ -247,8 +248,8 @@ def _save(
     for row, changes in results:
         frame = changes.to_frame()
         first = {**_named(row), "molecule": row.smiles}
-        headings = source.headings({*first, *frame.columns})
-        cells = first | other_cells(row, headings)
+        headings = source.headings({*first, *frame.columns}, source.others)
+        cells = first | other_cells(row, headings.values())
         for place, (name, cell) in enumerate(cells.items()):
             frame.insert(place, name, cell)
         tables.append(frame)

@@ -12,6 +12,7 @@ from graphxai.explanation.files import write_pictures
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import only_starts
 from graphxai.runtime.extras import to_install
+from graphxai.runtime.writing import folder_at
 
 # pictures to look at first, by their file names
 FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
@@ -22,8 +23,7 @@ COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_l
 
 def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     """Explain the bundled samples, write pictures into `folder` and return their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_at(folder)
     written = [*_molecules(folder, log), *_every_model(folder, log)]
     if find_spec("skimage") is None:
         log(f"no digits: they need scikit-image: {to_install('images')}")
@@ -40,13 +40,7 @@ def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
     written = []
     for name, explanation in zip(names, explained, strict=True):
         written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
-        ledger = explanation.ledger
-        log(
-            f"{name:17s} {explanation.prediction!s:15s} output {ledger.output:+.3f}"
-            f" ({ledger.without_nodes:+.3f} without atoms) ="
-            f" atoms {ledger.nodes:+.3f} + graph token {ledger.graph_token:+.3f}"
-            f" + biases {ledger.biases:+.3f} (rest {ledger.unexplained:+.0e})"
-        )
+        log(f"{name:17s} {explanation.prediction!s:15s} {explanation.caption.splitlines()[0]}")
     titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
     panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
     written.append(write_pictures([panels], folder / "molecules.png"))
@@ -98,10 +92,7 @@ def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
     explained: list[Explanation] = [e for e in explain(model, list(digit_paths())) if e is not None]
     written = []
     for digit, explanation in enumerate(explained):
-        log(
-            f"digit {digit}: {explanation.prediction}, unexplained"
-            f" {explanation.ledger.unexplained:+.0e}"
-        )
+        log(f"digit {digit}: {explanation.prediction}, {explanation.caption.splitlines()[0]}")
     titles = [f"{digit}: read as {e.prediction}" for digit, e in enumerate(explained)]
     panels = grid(
         explained,

@@ -47,9 +47,9 @@ class ExplainOptions(ModelOptions):
 
     method: list[str] | None = option(
         None,
-        "Explanation method; see `graphxai methods`. `best` means learned, whose first nodes"
-        " restore the prediction soonest for its 4 forward and 4 backward passes. Repeat to compare"
-        " several.",
+        "Explanation method; see `graphxai methods`. `best` orders atoms best for its price: it is"
+        " learned for a model that this was fitted to, and path_marginals for any other. Repeat to"
+        " compare several.",
         ALWAYS,
         complete=method_names,
     )
@@ -116,17 +116,17 @@ def explain(
 
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --method lrp --method gae --out compared.png`
 
-    `graphxai explain molecules.csv --smiles-column drawn --out results/ --scale shared`
+    `graphxai explain examples/molecules.csv --name-column name --out results/ --scale shared`
 
-    `graphxai explain molecules.csv --name-column ID --out results/ --format csv,parquet,sdf`
+    `graphxai explain my.csv --smiles-column drawn --out results/ --format csv,parquet,sdf`
 
-    `graphxai explain molecules.csv --workers 4 --out results/ --pictures none`
+    `graphxai explain my.csv --workers 4 --out results/ --pictures none`
 
-    `graphxai explain molecules.csv --out results/ --pictures none --device cuda`
+    `graphxai explain my.csv --out results/ --pictures none --device cuda`
 
     `graphxai explain s3://bucket/molecules.parquet --engine ray --out s3://bucket/results/`
 
-    `graphxai explain digit.png --model mnist-superpixels --out digit.svg`
+    `graphxai explain examples/digit.png --model mnist-superpixels --out digit.svg`
 
     `graphxai explain my-graphs --model runs/graphs --out results/`
     """
@@ -235,7 +235,7 @@ def _explain_table(
     from graphxai.tables.run import explain_table, largest_relevance
 
     explainer = get_explainer(method)
-    rows = show_table(source, settings.smiles_column).count()
+    rows = show_table(source, settings.smiles_column, [model]).count()
     if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", rows) as advance:
             limit = largest_relevance(
@@ -349,7 +349,7 @@ def _write_tables(explained: Mapping[str, "Explanation"], out: Path) -> None:
             "graph": key,
             "method": explanation.method,
             "target": explanation.target,
-            "output": explanation.ledger.output,
+            "output": explanation.output,
         }
         for prediction in explanation.predictions:
             predictions.append(about | {"task": prediction.task, "prediction": prediction.in_full})

@@ -81,9 +81,9 @@ def fit_explainer(
 
     **Examples**
 
-    `graphxai fit-explainer --model runs/mine`
+    `graphxai fit-explainer --model bace --graphs 200 --out fitted/`
 
-    `graphxai fit-explainer molecules.csv --model runs/mine --graphs 2000 --seed 1`
+    `graphxai fit-explainer my.csv --model runs/mine --graphs 2000 --seed 1`
 
     `graphxai fit-explainer mnist-superpixels --model runs/mnist --shapley-orders 32`
 
@@ -180,9 +180,9 @@ def fit_masked_atoms(
 
     **Examples**
 
-    `graphxai fit-masked-atoms --model runs/mine`
+    `graphxai fit-masked-atoms --model bace --out fitted/`
 
-    `graphxai fit-masked-atoms molecules.csv --model runs/mine --seed 1`
+    `graphxai fit-masked-atoms my.csv --model runs/mine --seed 1`
 
     `graphxai benchmark runs/mine test.csv --operators mask,resample`
     """

@@ -94,16 +94,16 @@ def fragments(
 
     **Examples**
 
-    `graphxai fragments molecules.csv --scheme brics --out fragments.csv`
+    `graphxai fragments examples/assay.csv --scheme brics --out fragments.csv`
 
     `graphxai fragments "CC(=O)Oc1ccccc1C(=O)O"`
 
-    `graphxai fragments molecules.csv --workers 4`
+    `graphxai fragments my.csv --workers 4`
 
-    `graphxai fragments molecules.csv --method shapley` computes exact Shapley values up to 10
+    `graphxai fragments my.csv --method shapley` computes exact Shapley values up to 10
     fragments, and above that samples 64 orders; this part runs in one process.
 
-    `graphxai fragments molecules.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
+    `graphxai fragments my.csv --smarts "anilide:c[NX3]C=O" --smarts "nitrile:C#N"`
     """
     kind = kind_of(source)
     if kind == "image":
@@ -267,16 +267,14 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
         plus: the sign of positive values, "+" or "".
     """
     ends = [frame] if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
-    shared = set(frame.name[frame.name.duplicated()])  # one name, bound in several ways
     rows: list[tuple[str, ...] | None] = []
     for row in (row for part in ends for row in [*part.itertuples(), None]):
         if row is None:
             rows.append(None)
             continue
-        name = f"{row.name}  {row.smiles}" if row.name in shared else row.name
         interval = f" [{row.low:{plus}z.3f}, {row.high:{plus}z.3f}]" if row.molecules > 1 else ""
         mean = f"{row.mean:{plus}z.3f}{interval}"
-        rows.append((name, mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)))
+        rows.append((row.name, mean, f"{row.per_atom:{plus}z.3f}", str(row.molecules)))
     columns = ("mean relevance [95 % interval]", "per atom", "molecules")
     looks: dict[str, Any] = {"fragment": {"overflow": "fold"}} | {name: {} for name in columns}
     print_table(looks, rows, title=title, title_justify="left")
@@ -308,18 +306,18 @@ def changes(
     ],
     options: ChangeOptions,
 ) -> None:
-    """Say what each change did in a table of measured molecules, measured and predicted.
+    """Compare what each change did in a table of measured molecules with what models predict.
 
     Changes are those of matched pairs, which differ in one part at one bond. With --core, each
     molecule that has the core gets a row with its R-groups.
 
     **Examples**
 
-    `graphxai changes assay.csv --out changes.csv`
+    `graphxai changes examples/assay.csv --out changes.csv`
 
-    `graphxai changes assay.csv --model bace --model solubility --pairs --out pairs.csv`
+    `graphxai changes examples/assay.csv --model bace --model solubility --pairs --out pairs.csv`
 
-    `graphxai changes assay.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
+    `graphxai changes examples/assay.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
     """
     from graphxai.chemistry.measurements import Measurements
     from graphxai.chemistry.table_changes import rgroup_table, table_changes
@@ -334,7 +332,7 @@ def changes(
     tasks = [task.name for each in models for task in each.config.tasks]
     columns = [options.measured_column] if options.measured_column else tasks
     way = standardisation_of(models[0])
-    measured = Measurements.read(table, columns, options.smiles_column, way)
+    measured = Measurements.read(table, columns, options.smiles_column, way, tasks)
     if options.core is not None:
         frame = rgroup_table(models, options.core, measured)
         summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"

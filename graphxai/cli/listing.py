@@ -100,8 +100,8 @@ def print_methods() -> None:
     settings = _settings(EXPLAINERS / "registry.py")
     best, unfitted = settings["BEST"], settings["BEST_UNFITTED"]
     caption = (
-        f"best: {best} ({methods[best].cost}), whose first nodes restore the prediction soonest"
-        f" for its passes, where it is fitted; {unfitted} elsewhere"
+        f"best: {best} ({methods[best].cost}) for a model that it was fitted to, and {unfitted}"
+        " for any other; these order nodes best for their passes"
     )
     columns: dict[str, Any] = {"name": {"no_wrap": True}, "method": {}, "source": {}, "cost": {}}
     print_table(columns, methods.values(), caption=caption, caption_justify="left")

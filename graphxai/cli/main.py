@@ -58,7 +58,8 @@ class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
 app = typer.Typer(
     name="graphxai",
     cls=HelpfulGroup,
-    help="Explain graph transformers: see which atoms or pixels drove a prediction.",
+    help="See what drives a model's predictions for molecules, tables, graphs and digits.\n\n"
+    "`graphxai examples` writes the files that the examples of each command name.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -100,7 +101,7 @@ def examples(
     `graphxai report examples/molecules.csv --name-column name --out report.html`
     """
     from graphxai.datasets.samples import example_files
-    from graphxai.runtime.writing import write_whole
+    from graphxai.runtime.writing import folder_at, write_whole
 
     contents = {name: path.read_bytes() for name, path in example_files().items()}
     different = [
@@ -113,21 +114,31 @@ def examples(
             f"{', '.join(different)}: there is another file of this name. Choose another folder:"
             " graphxai examples FOLDER"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     for name, content in contents.items():
         write_whole(folder / name, content)
         echo(f"written: {folder / name}")
 
 
 def models() -> None:
-    """List the bundled models."""
+    """List the bundled models, what they predict and how well.
+
+    **Example**
+
+    `graphxai models`
+    """
     from .listing import print_models
 
     print_models()
 
 
 def methods() -> None:
-    """List the explanation methods."""
+    """List the explanation methods, their sources and what they cost.
+
+    **Example**
+
+    `graphxai methods`
+    """
     from .listing import print_methods
 
     print_methods()

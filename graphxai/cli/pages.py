@@ -53,15 +53,15 @@ def report(
 
     **Examples**
 
-    `graphxai report molecules.csv --out report.html`
+    `graphxai report examples/molecules.csv --name-column name --out report.html`
 
-    `graphxai report molecules.csv --workers 4 --out report.html`
+    `graphxai report my.csv --workers 4 --out report.html`
 
-    `graphxai report assay.csv --detailed 10 --counterfactuals 3 --towards active`
+    `graphxai report examples/assay.csv --detailed 10 --counterfactuals 3 --towards active`
 
-    `graphxai report assay.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
+    `graphxai report my.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
 
-    `graphxai report assay.csv --model bace --model solubility --goal "pIC50 > 7, solubility > -4"`
+    `graphxai report my.csv --model bace --model solubility --goal "pIC50 > 7, solubility > -4"`
     """
     from graphxai.runtime.writing import exclusive_lock
     from graphxai.tables.report import report as write_report

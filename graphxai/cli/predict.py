@@ -74,11 +74,11 @@ def predict(
 
     `graphxai predict "CC(=O)Oc1ccccc1C(=O)O"`
 
-    `graphxai predict molecules.csv --name-column ID --out predictions.csv`
+    `graphxai predict examples/molecules.csv --name-column name --out predictions.csv`
 
-    `graphxai predict molecules.csv --level 0.8 --out predictions.csv`
+    `graphxai predict my.csv --level 0.8 --out predictions.csv`
 
-    `graphxai predict molecules.csv --workers 4 --out predictions.csv`
+    `graphxai predict my.csv --workers 4 --out predictions.csv`
 
     `graphxai predict my-graphs --model runs/graphs --out predictions.csv`
 
@@ -165,7 +165,8 @@ def _predict_table(
     from .printing import nearness_line
 
     share_imports()
-    table = show_table(source, settings.smiles_column)
+    listed = models if isinstance(models, list) else [models]
+    table = show_table(source, settings.smiles_column, listed)
     refused = io.StringIO()
     lock = nullcontext() if out is None else exclusive_lock(out)
     with progress_bar("predicting", table.count()) as advance, lock:

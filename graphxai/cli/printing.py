@@ -33,11 +33,11 @@ def print_explanation(explanation: Explanation) -> None:
     print_nearness(explanation.prediction)
     unit = f" in {explanation.unit}" if explanation.unit and explanation.additive else ""
     echo(f"{explanation.title}, relevance for {explanation.target}{unit}:")
-    if explanation.additive:
+    if explanation.ledger:
         echo(indent(str(explanation.ledger), "  "))
     else:
         caveat = f" ({explanation.caveat})" if explanation.caveat else ""
-        echo(f"  scores, not shares of the output {explanation.ledger.output:+z.4f}{caveat}")
+        echo(f"  scores, not shares of the output {explanation.output:+z.4f}{caveat}")
     order = np.argsort(-np.abs(explanation.relevance), kind="stable")
     molecule, given = explanation.molecule, explanation.as_given
     echo(f"  most relevant {'nodes' if molecule is None else 'atoms'}{explanation.spread_note}:")

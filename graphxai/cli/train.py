@@ -57,6 +57,14 @@ class TableReading:
         parse=tuple,
         repeat=True,
     )
+    transform: tuple[str, ...] | None = option(
+        None,
+        "log10 learns logarithms, of concentrations -log10(mol/l), and none the values; or"
+        " COLUMN=log10 [default: log10 for IC50, Ki, EC50 and the like with a unit].",
+        applies_to=TABLE,
+        parse=tuple,
+        repeat=True,
+    )
     standardise: Literal["parent", "tautomers"] = option(
         "parent",
         "What is learned from, here and in predictions: each molecule's parent, without"
@@ -79,11 +87,14 @@ class TableReading:
         others = [name for name in (settings.split_column, settings.time_column) if name]
         table = show_table(path, self.smiles_column)
         columns = matching_columns(path, self.smiles_column, self.target_column or (), others)
-        kinds, units = _kinds(self.kind or (), columns), _units(self.units or (), columns)
+        kinds = _by_column("--kind", self.kind or (), columns, ("classification", "regression"))
+        ways = _by_column("--transform", self.transform or (), columns, ("log10", "none"))
+        units = _by_column("--units", self.units or (), columns)
         with progress_bar("reading", table.count()) as advance:
             return clean_table(
                 path, self.smiles_column, columns,
-                kinds=kinds, units=units, standardise=self.way, progress=advance,
+                kinds=kinds, units=units, standardise=self.way, transform=ways,
+                values_alone=settings.values_alone, progress=advance,
             )  # fmt: skip
 
 
@@ -137,7 +148,7 @@ def train(
 
     **Examples**
 
-    `graphxai train my.csv --target-column activity --out runs/mine`
+    `graphxai train examples/assay.csv --target-column pIC50 --split random --out runs/mine`
 
     `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
     --kind pIC50=regression --split random --learning-curve --out runs/mine`
@@ -225,33 +236,32 @@ def _train_named(
     return train_mnist(out, root=data, settings=digits)
 
 
-def _kinds(texts: Sequence[str], target_columns: list[str]) -> dict[str, Any]:
-    """Read kinds by column from COLUMN=KIND, where the name may contain "=" too."""
-    kinds = {}
-    for text in texts:
-        name, sign, kind = text.rpartition("=")
-        if not sign or kind not in ("classification", "regression"):
-            raise typer.BadParameter(
-                f"--kind {text}: write COLUMN=classification or COLUMN=regression."
-            )
-        if name not in target_columns:
-            raise typer.BadParameter(f"--kind {text}: {name!r} is not a --target-column.")
-        kinds[name] = kind
-    return kinds
+def _by_column(
+    option: str, texts: Sequence[str], columns: list[str], choices: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Read what is said of columns, as COLUMN=VALUE, where the name may contain "=" too.
 
-
-def _units(texts: Sequence[str], target_columns: list[str]) -> dict[str, str]:
-    """Read units by column from COLUMN=UNIT, or from UNIT if there is a single column."""
-    units = {}
+    Args:
+        option: the option, for messages.
+        texts: what was typed. A value without a column is for all of them, a unit only for one.
+        columns: those to learn.
+        choices: the values that there are, or none for any.
+    """
+    said: dict[str, Any] = {}
     for text in texts:
-        name, _, unit = text.rpartition("=")
-        if name in target_columns:
-            units[name] = unit.strip()
-        elif name or len(target_columns) > 1:
-            raise typer.BadParameter(f"--units {text}: write COLUMN=UNIT with a --target-column.")
+        name, sign, value = text.rpartition("=")
+        how = " or ".join(f"COLUMN={choice}" for choice in choices or ("UNIT",))
+        if choices and (value not in choices or (not sign and option == "--kind")):
+            raise typer.BadParameter(f"{option} {text}: write {how}.")
+        if name in columns:
+            said[name] = value.strip()
+        elif name and choices:
+            raise typer.BadParameter(f"{option} {text}: {name!r} is not a --target-column.")
+        elif name or (not choices and len(columns) > 1):
+            raise typer.BadParameter(f"{option} {text}: write {how} with a --target-column.")
         else:
-            units[target_columns[0]] = unit.strip()
-    return units
+            said |= dict.fromkeys(columns, value.strip())
+    return said
 
 
 def _train(

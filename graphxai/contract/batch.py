@@ -21,8 +21,8 @@ class GraphBatch:
         num_nodes: the number of nodes of each graph (B,).
         y: the labels (B, number of tasks), NaN where one is missing, or None. If nodes have the
             labels, there is a row for each node of all graphs.
-        explained: for models of nodes, the number of each graph's explained node (B,),
-            or None.
+        explained: for models of nodes, the number of each graph's explained node (B,), or
+            the numbers of several nodes of one graph (1, k), or None.
         environments: the row of each node's environments in a table (B, N, radii), for models that
             read them, or None.
         bounds: for labels that were not measured, the lowest and the highest possible value

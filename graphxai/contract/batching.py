@@ -1,12 +1,12 @@
 """Group inputs into passes: encode them in chunks, then batch them by size."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
-from .inputs import Input, prepare_each
+from .inputs import ASKED, EXPLAINED_NODE, Input, NodesAsked, graph_of_node, prepare_each
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # into the cache. With 50,000 it was no faster.
 MAX_GRAPHS = 64
 MAX_PAIRS = 100_000
+FEW = 8  # of larger graphs, k backward passes take less time than one of k copies
 # A process encodes this many inputs of a list at a time and then batches them by size. With 4096
 # inputs, LRP was 4 % faster, because the sizes within a batch were closer to each other.
 CHUNK = 512
@@ -26,10 +27,15 @@ Key = TypeVar("Key")  # the caller's name for an input
 
 
 def in_pieces(values: Sequence[Any]) -> Iterator[list[tuple[int, Any]]]:
-    """Number the inputs, and yield them CHUNK at a time."""
-    numbered = enumerate(values)
-    while piece := list(islice(numbered, CHUNK)):
-        yield piece
+    """Number the inputs, and yield them CHUNK at a time. Nodes of one graph stay together."""
+    start = 0
+    while start < len(values):
+        stop = min(start + CHUNK, len(values))
+        graph = graph_of_node(values[stop - 1])
+        while graph is not None and stop < len(values) and graph_of_node(values[stop]) == graph:
+            stop += 1
+        yield [(number, values[number]) for number in range(start, stop)]
+        start = stop
 
 
 def in_chunks(
@@ -46,13 +52,57 @@ def in_chunks(
         chunk.append((number, item))
         if isinstance(item, Exception):
             continue
-        codes = item.graph.get("bag_codes")  # the nodes of one graph share it
-        pairs += 0 if codes is not None and codes is last else item.num_nodes**2
-        last = codes
+        graph = graph_of_node(item.graph)
+        pairs += 0 if graph is not None and graph == last else item.num_nodes**2
+        last = graph
         if pairs > CHUNK_PAIRS:
             yield chunk
             chunk, pairs = [], 0
     yield chunk
+
+
+def is_large(item: Input) -> bool:
+    """Return whether a batch has room for only a few graphs of this size."""
+    return FEW * (item.num_nodes + 1) ** 2 > MAX_PAIRS
+
+
+def joined_nodes(
+    prepared: Iterable[tuple[Key, Input]], joins: Callable[[Input], bool], most: int
+) -> list[tuple[list[tuple[Key, Input]], Input]]:
+    """Join the nodes of one graph into inputs for which one pass answers.
+
+    Args:
+        prepared: the encoded inputs, each with the caller's key.
+        joins: whether an input may be joined with others.
+        most: how many nodes are joined at most.
+
+    Returns:
+        The inputs of passes, each with those that it answers for. The model returns their outputs
+        side by side, (1, nodes * num_outputs).
+    """
+    groups: list[list[tuple[Key, Input]]] = []
+    of_graph: dict[Any, list[tuple[Key, Input]]] = {}  # the group that has room
+    for pair in prepared:
+        graph = graph_of_node(pair[1].graph)
+        group = None if graph is None or not joins(pair[1]) else of_graph.get(graph)
+        if group is None or len(group) == most:
+            group = []
+            groups.append(group)
+            of_graph[graph] = group
+        group.append(pair)
+    return [(group, _asking_for([item for _, item in group])) for group in groups]
+
+
+def _asking_for(items: list[Input]) -> Input:
+    """Return an input that asks for the nodes of these, which are of one graph."""
+    if len(items) == 1:
+        return items[0]
+    graph = copy(items[0].data)
+    codes = graph[EXPLAINED_NODE].clamp(max=1)
+    nodes = [int(item.data[EXPLAINED_NODE].argmax()) for item in items]
+    codes[nodes] = torch.arange(2, len(nodes) + 2)
+    graph[EXPLAINED_NODE], graph[ASKED] = codes, NodesAsked(tuple(codes[nodes].tolist()))
+    return Input(graph)
 
 
 def batches_for(
@@ -89,12 +139,16 @@ def in_batches(
         goes_alone: tells whether an input needs a pass to itself, for example because it has
             matrices over node pairs.
     """
+
+    def alone(item: Input) -> bool:
+        return item.explains_several or (goes_alone is not None and goes_alone(item.data))
+
     batch: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):
         tokens = item[1].num_nodes + 1
         full = len(batch) >= MAX_GRAPHS or (len(batch) + 1) * tokens**2 > MAX_PAIRS
         differs = bool(batch) and same_size and batch[0][1].num_nodes + 1 != tokens
-        differs = differs or (bool(batch) and goes_alone is not None and goes_alone(item[1].data))
+        differs = differs or (bool(batch) and any(map(alone, (batch[0][1], item[1]))))
         if batch and (full or differs):
             yield batch
             batch = []

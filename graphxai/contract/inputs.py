@@ -25,9 +25,19 @@ if TYPE_CHECKING:
 
 
 TABLE_PACKAGES = ("pandas", "pyarrow", "polars", "rdkit")  # whose values may hold many structures
+# Files whose names are no SMILES
+TABLE_FILES = (".csv", ".tsv", ".txt", ".smi", ".sdf", ".xlsx", ".parquet", ".gz")
 GROUP = 64  # how many inputs a model encodes at a time
 # This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
-EXPLAINED_NODE = "explained_node"
+# If one pass answers for several nodes, they have numbers from 2, which `ASKED` holds.
+EXPLAINED_NODE, ASKED = "explained_node", "explained_nodes_asked"
+
+
+@dataclass(frozen=True)
+class NodesAsked:
+    """The nodes for which one pass answers, by their numbers in `EXPLAINED_NODE`."""
+
+    codes: tuple[int, ...] = (2,)
 
 
 class InputError(ValueError):
@@ -84,6 +94,22 @@ class Input:
         """The number of nodes."""
         return int(self.graph.num_nodes or 0)
 
+    @property
+    def explains_several(self) -> bool:
+        """Whether one pass answers for several nodes of the graph."""
+        return self.graph.get(ASKED) is not None
+
+
+def graph_of_node(graph: Any) -> tuple[Any, ...] | None:
+    """Return what the graphs share that are one graph with different nodes to explain.
+
+    For any other value, return None.
+    """
+    if not (is_data(graph) or is_heterogeneous(graph)) or EXPLAINED_NODE not in graph:
+        return None
+    values = graph.to_dict().items()
+    return tuple((name, id(value)) for name, value in values if name != EXPLAINED_NODE)
+
 
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """Return the inputs as a list, and whether the user passed several.
@@ -96,6 +122,8 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return inputs.to_data_list(), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
+    if isinstance(inputs, str) and inputs.lower().endswith(TABLE_FILES):  # never a SMILES
+        inputs = Path(inputs)
     if _may_be_table(inputs) and (structures := _structures_in(inputs)) is not None:
         return structures, True
     if _names_its_columns(inputs):  # going through it would yield the names of its columns

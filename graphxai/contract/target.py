@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -181,6 +181,29 @@ class DecidedTarget(Target):
         """Return the target that was resolved in advance."""
         assert self.resolved is not None
         return self.resolved
+
+
+@dataclass(frozen=True)
+class TargetOfNode(Target):
+    """The target at one of several nodes, whose outputs follow each other (B, k * num_outputs).
+
+    Args:
+        place: the place of the node among the k nodes.
+    """
+
+    place: int = 0
+
+    def columns(self, config: TaskSet) -> slice:
+        """Return where the outputs of the node are."""
+        return slice(self.place * config.num_outputs, (self.place + 1) * config.num_outputs)
+
+    def resolve(self, config: TaskSet, outputs: Tensor) -> ResolvedTarget:
+        """Turn the target into weights for the outputs of all nodes."""
+        columns = self.columns(config)
+        resolved = super().resolve(config, outputs[:, columns])
+        sides = (columns.start, outputs.shape[1] - columns.stop)
+        rivals = None if resolved.rivals is None else F.pad(resolved.rivals, sides)
+        return replace(resolved, weights=F.pad(resolved.weights, sides), rivals=rivals)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import Model
 from graphxai.wrapping.removal import Operator, outputs_of_parts
@@ -31,7 +32,7 @@ Value = Callable[[Tensor], Tensor]  # from choices (K, N) to values (K,), where 
 
 def best_areas(
     model: Model,
-    data: Data,
+    data: Data | Input,
     target: Target,
     starts: Sequence[Tensor] = (),
     *,

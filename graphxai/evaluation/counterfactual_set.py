@@ -224,7 +224,7 @@ def _sets(
             searches = {
                 k: _search(model, task, explained[k], item, of, exhaustive) for k, item in part
             }
-            yield from _together(searches, {k: item.data for k, item in part}, outputs_without)
+            yield from _together(searches, dict(part), outputs_without)
 
 
 def _explained(
@@ -246,7 +246,9 @@ def _explained(
 
 
 def _together(
-    searches: Mapping[int, GraphSearch], graphs: Mapping[int, Data], outputs_without: OutputsWithout
+    searches: Mapping[int, GraphSearch],
+    graphs: Mapping[int, Input],
+    outputs_without: OutputsWithout,
 ) -> Iterator[tuple[int, CounterfactualSet]]:
     """Run all searches side by side, and yield the result of each with its key.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import TaskSet
 from graphxai.explanation.compute.models import Model
@@ -141,7 +142,7 @@ class Series:
 
 def node_series(
     model: Model,
-    data: Data,
+    data: Data | Input,
     relevance: Tensor,
     target: Target,
     *,
@@ -173,7 +174,7 @@ def node_series(
 
 def several_series(
     model: Model,
-    graphs: Sequence[Data],
+    graphs: Sequence[Data | Input],
     relevances: Sequence[Sequence[Tensor]],
     target: Target,
     *,
@@ -214,7 +215,7 @@ def several_series(
 
 def _falling(
     model: Model,
-    graphs: Sequence[Data],
+    graphs: Sequence[Data | Input],
     target: Target,
     operator: Operator,
     resampling: Resampling | None,

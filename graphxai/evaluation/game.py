@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from graphxai.api import KnownTarget
-from graphxai.contract.inputs import prepare_for
+from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target, ValueOfOutputs
 from graphxai.explanation.compute.models import Model, loaded
@@ -48,11 +48,11 @@ def game(
             have, two players share a node, or the model does not take the operator.
     """
     model = loaded(model)
-    data = prepare_for(model, graph).data
+    item = prepare_for(model, graph)
     if parts is None:
-        parts = [[k] for k in range(int(data.num_nodes or 0))]
+        parts = [[k] for k in range(item.num_nodes)]
     named = parts if isinstance(parts, Mapping) else {str(k): part for k, part in enumerate(parts)}
-    return game_of(model, data, named, Target.of(target), operator)
+    return game_of(model, item, named, Target.of(target), operator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Game:
 
     Args:
         model: the model.
-        data: the encoded graph of N nodes.
+        data: the encoded input of N nodes, or its graph.
         members: True at the nodes of each player (M, N).
         names: the names of the players.
         value: computes values from outputs of the model.
@@ -102,13 +102,13 @@ class Game:
 
 def game_of(
     model: Model,
-    data: Any,
+    data: Input,
     parts: Mapping[str, Sequence[int]],
     target: Target,
     operator: Operator,
 ) -> Game:
-    """Return the game of an encoded graph, see `graphxai.game`."""
-    n = int(data.num_nodes or 0)
+    """Return the game of an encoded input, see `graphxai.game`."""
+    n = data.num_nodes
     with evaluating(model):
         outputs = outputs_of_parts(model, data, torch.ones(1, n, dtype=torch.bool), operator)
     value = target.resolve(model.config, outputs.double().cpu())

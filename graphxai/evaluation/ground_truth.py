@@ -227,8 +227,8 @@ def model_score(
     if wanted.shape != (len(inputs),):
         raise ValueError(f"{len(inputs)} inputs, but labels of shape {wanted.shape}.")
     task, columns = model.config.task_columns(Target.of(target).task_in(model.config).name)
-    graphs = [item.data for item in prepare_all(model, inputs)]
-    whole = [torch.ones(1, int(data.num_nodes or 0), dtype=torch.bool) for data in graphs]
+    graphs = prepare_all(model, inputs)
+    whole = [torch.ones(1, item.num_nodes, dtype=torch.bool) for item in graphs]
     outputs = torch.cat(outputs_of_many(model, graphs, whole)).cpu()
     value = score_task(task, outputs[:, columns], torch.from_numpy(wanted))
     name = {"binary": "ROC-AUC", "multiclass": "accuracy", "regression": "R2"}[task.kind]

@@ -13,7 +13,7 @@ from graphxai.datasets.rules import RULES
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
 from graphxai.models.graphormer import Graphormer
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.writing import folder_at, write_whole
 
 from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth
 from .output import markdown_table
@@ -79,8 +79,7 @@ def mean_share(truths: Sequence[np.ndarray]) -> float | None:
 
 def store(folder: Path, rows: pd.DataFrame, scores: dict[str, Any]) -> None:
     """Write the rows and scores of a task. The scores come last, as a sign that it is done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(rows, folder / ROWS, index=False)
+    write_csv(rows, folder_at(folder) / ROWS, index=False)
     write_whole(folder / SCORES, json.dumps(scores, indent=1) + "\n")
 
 

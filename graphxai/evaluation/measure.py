@@ -161,8 +161,8 @@ def _series(
         key: {n: torch.from_numpy(e.relevance) for n, e in of.items() if isinstance(e, Explanation)}
         for key, of in explanations.items()
     }
-    items = [(key, item.data) for key, item in chunk if good[key]]
-    graphs = [data for _, data in items]
+    items = [(key, item) for key, item in chunk if good[key]]
+    graphs = [item for _, item in items]
     scores = [list(good[key].values()) for key, _ in items]
     series: dict[Key, dict[str, dict[str, Series]]] = {key: {} for key, _ in items}
     removes = any(metric.removal for metric in plan.metrics)
@@ -204,7 +204,7 @@ def _units(
             units.append(replace(blank, method=name, values=values, note=explanation))
             continue
         series_of_method = {operator: of[name] for operator, of in series.items()}
-        ledger = explanation.ledger.to_dict() if explanation.additive else {}
+        ledger = explanation.ledger.to_dict() if explanation.ledger else {}
         units.append(
             replace(
                 blank,

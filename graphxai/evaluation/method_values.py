@@ -350,7 +350,7 @@ def conservation(
     Inputs and target are as for `explain`. Inputs that cannot be used are skipped with a warning.
 
     Raises:
-        ValueError: no input remains.
+        ValueError: no input remains, or the scores of a method are no shares of the output.
     """
     measured = {}
     values = list(inputs)
@@ -359,5 +359,10 @@ def conservation(
         if not explained:
             raise ValueError("there is no graph to measure.")
         name = explained[0].method
+        if explained[0].ledger is None:
+            raise ValueError(
+                f"{name} gives scores that are no shares of the output, so they conserve nothing:"
+                " leave it out."
+            )
         measured[name] = Conservation.of(name, [e.ledger.to_dict() for e in explained])
     return measured

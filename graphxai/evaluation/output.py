@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.explanation.files import write_csv
-from graphxai.runtime.writing import atomic_write, write_whole
+from graphxai.runtime.writing import atomic_write, folder_at, write_whole
 
 from .method_values import MethodValues
 from .metrics import DEFAULT_METRICS, METRICS
@@ -37,7 +37,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     * `table.csv` and `table.tex`: the summary's table for spreadsheets and papers;
     * the figures as PNG and SVG.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     write_csv(report.rows, folder / "results.csv", index=False)
     if find_spec("pyarrow") is not None:
         rows = report.rows.assign(graph=report.rows.graph.astype(str))

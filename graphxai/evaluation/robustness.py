@@ -134,8 +134,8 @@ def _robustness(
     of_task = Target(None, task.name)
     predicted: list[Tensor] = []
     for start in range(0, len(prepared), GRAPHS):
-        graphs = [item.data for _, item in prepared[start : start + GRAPHS]]
-        parts = [random_parts(g.x, int(g.num_nodes or 0), plan.seed) for g in graphs]
+        graphs = [item for _, item in prepared[start : start + GRAPHS]]
+        parts = [random_parts(g.data.x, g.num_nodes, plan.seed) for g in graphs]
         keeps = [torch.cat([torch.zeros_like(each[:1]), each]) for each in parts]  # first, none
         outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]

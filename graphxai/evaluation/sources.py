@@ -2,13 +2,15 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from graphxai.contract.tasks import Task
+from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.open_graph_benchmark import load_ogb
 from graphxai.explanation.compute.models import Model
@@ -178,9 +180,14 @@ def _node_part(
 
 
 def table(
-    path: str | Path, smiles_column: str | None = None, label_column: str | None = None
+    path: str | Path,
+    smiles_column: str | None = None,
+    label_column: str | None = None,
+    tasks: Sequence[Task] = (),
 ) -> BenchmarkSource:
     """Return the molecules of a table by row number, with labels from a column.
+
+    Labels are those of one of the `tasks`, see `Table.measured`. A bound is no label.
 
     Raises:
         ValueError: a column is not in the table. The message names it.
@@ -188,14 +195,16 @@ def table(
     from graphxai.datasets.tables.table import open_table
 
     inputs: dict[Key, Any] = {}
-    labels: dict[Key, Any] = {}
+    labels: Mapping[Key, Any] = {}
     opened = open_table(path, smiles_column)
     structures = opened.structures.name
-    columns = (structures, label_column) if label_column else (structures,)
-    for row, cells, problem in opened.records(columns):
+    for row, cells, problem in opened.records((structures,)):
         inputs[row] = MoleculeError(problem) if problem else cells[structures]
-        if label_column and cells[label_column]:
-            labels[row] = _label(cells[label_column])
+    if label_column:
+        records, plain = opened.measured(label_column, [task.name for task in tasks])
+        bounds = {bound.position for bound in parsed_numbers(plain.cells).bounds}
+        numbered = enumerate(zip(records, plain.cells, strict=True))
+        labels = {r.number: _label(c) for k, (r, c) in numbered if c and k not in bounds}
     return BenchmarkSource(Path(path).name, inputs, labels)
 
 
@@ -247,4 +256,4 @@ def source(
         return mnist_part(part, data)
     if is_ogb_name(name):
         return ogb_part(model, name, part, data, task)
-    return table(name, smiles_column, label_column)
+    return table(name, smiles_column, label_column, model.config.tasks)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
-from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
+from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target, TargetOfNode
 from graphxai.engine.request import OneGraphAtATime
 
 from .traits import Traits
@@ -24,6 +24,7 @@ from .wrapped import (
     members_of,
     noticing_random_numbers,
     passes_of,
+    sharing_forward_passes,
     warn_of_mixing,
     with_leaves,
 )
@@ -140,7 +141,8 @@ class Explainer(ABC):
                 attributions = self._each(model, graphs, wanted, further)
             joined = attributions[0]
             if len(attributions) > 1:
-                joined = _side_by_side(attributions, batch.mask)
+                mask = batch.mask.expand(len(attributions), -1)
+                joined = _side_by_side(attributions, mask)
             warn_of_mixing(model, self.name)
             if hasattr(model, "module"):  # a wrapped model, whose code may be anything
                 outputs = checked_outputs(model, batch, joined.outputs, self.name)
@@ -153,7 +155,20 @@ class Explainer(ABC):
         """Explain batches one after another, with gradients for further inputs."""
         integers = self.traits.explains_integer_inputs
         with_inputs = [with_leaves(batch, further, integers) for batch in batches]
-        return [self._attribute(model, batch, wanted) for batch in with_inputs]
+        return [each for batch in with_inputs for each in self._of_nodes(model, batch, wanted)]
+
+    def _of_nodes(self, model: ExplainableModel, batch: Any, wanted: Target) -> list[Attribution]:
+        """Explain a batch, or each of the nodes that its only graph asks for."""
+        if (nodes := getattr(batch, "nodes_asked", 1)) == 1:
+            return [self._attribute(model, batch, wanted)]
+        attributions = []
+        with sharing_forward_passes():
+            for place in range(nodes):
+                target = TargetOfNode(wanted.choice, wanted.task, place)
+                attribution = self._attribute(model, batch, target)
+                outputs = attribution.outputs[:, target.columns(model.config)]
+                attributions.append(replace(attribution, outputs=outputs))
+        return attributions
 
     def _of_ensemble(
         self, model: ExplainableModel, batch: GraphBatch, wanted: Target, wrt: Sequence[str]

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.contract.inputs import as_list, prepare_all
+from graphxai.contract.inputs import Input, as_list, prepare_all
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.runtime.device import on_cpu_by_default
@@ -93,21 +93,21 @@ def edge_shapley(
         from graphxai.wrapping.chosen import mark_explained  # loads PyG
 
         inputs = as_list(mark_explained(inputs, node, pair))[0]
-    graphs = [item.data for item in prepare_all(model, inputs)]
-    if any(graph.get("edge_index") is None for graph in graphs):
+    prepared = prepare_all(model, inputs)
+    if any(item.data.get("edge_index") is None for item in prepared):
         raise ValueError("rows of tokens have no edges: explain the tokens.")
     with evaluating(model):
         return [
             values
-            for start in range(0, len(graphs), GRAPHS_AT_A_TIME)
+            for start in range(0, len(prepared), GRAPHS_AT_A_TIME)
             for values in _of_graphs(
-                model, graphs[start : start + GRAPHS_AT_A_TIME], wanted, permutations, seed
+                model, prepared[start : start + GRAPHS_AT_A_TIME], wanted, permutations, seed
             )
         ]
 
 
 def _of_graphs(
-    model: "Model", graphs: list[Any], target: Target, permutations: int, seed: int
+    model: "Model", prepared: list[Input], target: Target, permutations: int, seed: int
 ) -> Iterator[EdgeShapley]:
     """Compute the values of a few graphs in shared passes."""
     from graphxai.wrapping.heterogeneous import SCHEMA, edges_with_types  # loads PyG
@@ -115,13 +115,15 @@ def _of_graphs(
     from graphxai.wrapping.subgraphs import undirected_edges
 
     edges, keeps, places, types = [], [], [], list[tuple[str, ...]]()
-    for graph in graphs:
+    for item in prepared:
+        graph = item.data
         of_edges: tuple[str, ...] = ()
         if graph.get(SCHEMA) is None:
             pairs, belongs = undirected_edges(graph.edge_index)
         else:
             pairs, belongs, of_edges = edges_with_types(graph)
-        generator = generator_of(seed, graph.x)
+        # the same draws for both images of a molecule
+        generator = generator_of(seed, sum(each.data.x for each in item.passes))
         place = _places(len(pairs), permutations, generator)  # (P, M)
         before = place[:, None, :] < torch.arange(len(pairs) + 1)[:, None]  # (P, M + 1, M)
         before = before.flatten(0, 1)
@@ -129,7 +131,7 @@ def _of_graphs(
         types.append(of_edges)
         places.append(place)
         keeps.append(before[:, belongs] | (belongs < 0))
-    all_outputs = outputs_without_edges(model, graphs, keeps)
+    all_outputs = outputs_without_edges(model, prepared, keeps)
     for pairs, names, place, outputs in zip(edges, types, places, all_outputs, strict=True):
         resolved = target.resolve(model.config, outputs[len(pairs)][None])  # with all edges
         f = resolved(outputs).double().cpu().unflatten(0, (permutations, -1))  # (P, M + 1)

@@ -21,12 +21,20 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
+from graphxai.rules.remainders import PassWithGradient
 
 from .base import Attribution, Explainer, scored
 from .passes import encode_variants, in_passes, run_pass, structural_bias
 from .registry import register
 from .traits import Traits
-from .wrapped import by_graph, leaves_of, scaled_leaves, share_of, warn_if_outputs_differ
+from .wrapped import (
+    by_graph,
+    leaves_of,
+    once_for_all_nodes,
+    scaled_leaves,
+    share_of,
+    warn_if_outputs_differ,
+)
 
 
 @register
@@ -48,6 +56,7 @@ class GradientInput(Explainer):
         reports_cut_gradients=True,
         explains_other_inputs=True,
         explains_integer_inputs=True,
+        nodes_share_passes=True,
     )
     rules: ClassVar[Rules] = Rules()
 
@@ -58,10 +67,14 @@ class GradientInput(Explainer):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
-        with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
-            tokens = model.embed(batch).detach()  # (B, T, D)
-        bias = structural_bias(model, batch)  # (B, H, T, T)
-        run = run_pass(model, batch, tokens, bias, self.rules)
+
+        def forward() -> tuple[Tensor, Tensor | None, PassWithGradient]:
+            with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
+                tokens = model.embed(batch).detach()  # (B, T, D)
+            bias = structural_bias(model, batch)  # (B, H, T, T)
+            return tokens, bias, run_pass(model, batch, tokens, bias, self.rules)
+
+        tokens, bias, run = once_for_all_nodes(forward)
         outputs = run.outputs.detach()
         if is_graphormer and self.rules.custom:  # a custom rule may change the outputs
             warn_if_outputs_differ(model, batch, outputs, self.name)

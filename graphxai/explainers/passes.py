@@ -31,6 +31,8 @@ from graphxai.rules.remainders import (
 )
 from graphxai.runtime.derived_values import DerivedValues
 
+from .wrapped import forget_forward_pass, is_shared
+
 
 def run_pass(
     model: ExplainableModel,
@@ -100,11 +102,12 @@ def by_autograd(
         try:
             with torch.set_grad_enabled(differentiable or torch.is_grad_enabled()):
                 explained = (outputs * of_outputs).sum(-1)
-                gradients = gradients_of(explained, wanted, differentiable)
+                gradients = gradients_of(explained, wanted, differentiable, is_shared())
         except RuntimeError as error:  # an operation may have no second derivative
             if deferred is None or not differentiable:
                 raise
             deferred.give_up(str(error))
+            forget_forward_pass()
             return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
         of_structure = gradients[inside[0]] if inside else None
         if held and bias is not None:
@@ -123,6 +126,7 @@ def by_autograd(
             try:
                 shares = deferred.shares(at_leaves, outputs.detach(), of_outputs, relevance)
             except DoesNotAddUp:  # the next pass records what it needs
+                forget_forward_pass()
                 return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
             constants = _finite(shares)
             biases = biases + constants.pop("biases", 0.0)

@@ -22,8 +22,10 @@ As orders are added, V falls and w grows to 1, so that the bias vanishes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target, ValueOfOutputs
 from graphxai.models.graphormer import Graphormer
+from graphxai.runtime.progress import bar_of_passes
 
 from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
@@ -47,12 +50,15 @@ from .passes import (
 from .path_marginals import marginals
 from .registry import get_explainer, register
 from .traits import Traits
+from .wrapped import once_for_all_nodes
 
 
 class _Removal(Explainer):
     """A method that compares outputs with and without some nodes."""
 
-    def __init__(self, operator: Operator = "mask") -> None:
+    nodes: Sequence[int] | None = None
+
+    def __init__(self, operator: Operator = "mask", nodes: Iterable[int] | None = None) -> None:
         if operator == "delete":
             raise ValueError(
                 "operator 'delete' re-encodes subgraphs, but a batch no longer has the edges for"
@@ -61,48 +67,96 @@ class _Removal(Explainer):
         if operator not in get_args(Operator):
             raise ValueError(f"operator must be 'mask' or 'zero', not {operator!r}.")
         self.operator = operator
+        if nodes is not None:
+            self.nodes = sorted({int(node) for node in nodes})
+            if not self.nodes or self.nodes[0] < 0:
+                raise ValueError(f"nodes must be numbers of nodes from 0, not {nodes!r}.")
+
+    def _removed(self, batch: GraphBatch) -> Tensor:
+        """Return True at the nodes (B, N) that the method removes."""
+        if self.nodes is None:
+            return batch.mask
+        if self.nodes[-1] >= (smallest := int(batch.num_nodes.min())):
+            raise ValueError(
+                f"there is no node {self.nodes[-1]}: a graph has nodes 0 to {smallest - 1}."
+            )
+        removed = torch.zeros_like(batch.mask)
+        removed[:, self.nodes] = True
+        return removed
 
     @torch.no_grad()
-    def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Tensor) -> Tensor:
+    def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Choices) -> Tensor:
         """Compute outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks."""
         tokens, bias = model.embed(batch), structural_bias(model, batch)
         if bias is not None:
-            return encode_parts(model, tokens, batch, keep, bias, self.operator)
+            return encode_parts(model, tokens, batch, keep[:], bias, self.operator)
         outputs = []
-        for part in in_passes(batch, len(keep)):
-            kept = keep[part]
-            if self.operator == "mask":
-                variants = tokens.expand(len(kept), -1, -1, -1)
-                outputs.append(encode_variants(model, variants, batch, kept, bias))
-            else:
-                stays = torch.cat([kept.new_ones(*kept.shape[:2], 1), kept], dim=-1)
-                outputs.append(encode_variants(model, tokens * stays[..., None], batch, bias=bias))
+        advice = "nodes=[...] removes only these nodes." if self.nodes is None else ""
+        with bar_of_passes(self.title, len(keep), advice) as advance:
+            for part in in_passes(batch, len(keep)):
+                kept = keep[part]
+                if self.operator == "mask":
+                    variants = tokens.expand(len(kept), -1, -1, -1)
+                    outputs.append(encode_variants(model, variants, batch, kept, bias))
+                else:
+                    stays = torch.cat([kept.new_ones(*kept.shape[:2], 1), kept], dim=-1)
+                    zeroed = tokens * stays[..., None]
+                    outputs.append(encode_variants(model, zeroed, batch, bias=bias))
+                advance(len(kept))
         return torch.cat(outputs)
+
+
+class Choices(Protocol):
+    """Choices of the nodes that stay (K, B, N), of which slices are tensors."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class EachLeftOut:
+    """All nodes, and then all but one, for each of the numbers (M,) of nodes: (1 + M, B, N)."""
+
+    numbers: Tensor
+    mask: Tensor
+
+    def __len__(self) -> int:
+        return 1 + len(self.numbers)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        first, *_ = places = range(len(self))[part]
+        left_out = self.numbers[max(first - 1, 0) : places[-1]]
+        keep = self.mask.new_ones(len(places), *self.mask.shape)
+        keep[torch.arange(len(places) - len(left_out), len(places)), :, left_out] = False
+        return keep
 
 
 @register
 class Occlusion(_Removal):
     """How much the output loses without a node, `R_i = f_c(all) - f_c(all without i)`.
 
+    On a large graph, a line on stderr says how long all passes will take.
+
     Args:
         operator: how nodes are removed, "mask" or "zero".
+        nodes: the numbers of the nodes to remove, by default of all. The others get zero.
     """
 
     name = "occlusion"
     title = "Occlusion"
     source = "Zeiler 2014"
-    traits = Traits(in_output_units=True, cost="1 forward per node")
+    traits = Traits(in_output_units=True, cost="1 forward per node", nodes_share_passes=True)
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        n = batch.mask.shape[1]
-        without = ~torch.eye(n, dtype=torch.bool, device=batch.mask.device)[:, None]  # (N, 1, N)
-        everything = torch.ones_like(without[:1])
-        keep = torch.cat([everything, without]).expand(-1, len(batch), -1)
-        outputs = self._outputs(model, batch, keep)  # (1 + N, B, num_outputs)
+        (numbers,) = self._removed(batch).any(0).nonzero(as_tuple=True)
+        keep = EachLeftOut(numbers, batch.mask)
+        # (1 + M, B, num_outputs)
+        outputs = once_for_all_nodes(lambda: self._outputs(model, batch, keep))
         resolved = target.resolve(model.config, outputs[0])
         f = resolved(outputs)
-        scores = torch.cat([torch.zeros_like(f[:1]), f[0] - f[1:]])  # the graph token stays
-        return scored(scores.T, batch, outputs[0], resolved)
+        scores = f.new_zeros(len(batch), batch.mask.shape[1] + 1)  # the graph token stays
+        scores[:, numbers + 1] = (f[0] - f[1:]).T
+        return scored(scores, batch, outputs[0], resolved)
 
 
 @register
@@ -126,12 +180,16 @@ class ShapleySampling(_Removal):
         seed: draws the orders.
         antithetic: whether every order is paired with its reverse.
         gates: the number of coalitions, an even number such as 16. It needs the operator "mask".
+        nodes: the numbers of the nodes that join, by default of all. The others are always present
+            and get zero, and the scores sum to `f_c(all) - f_c(the others)`.
     """
 
     name = "shapley_sampling"
     title = "Shapley values (sampled)"
     source = "Strumbelj 2010"
-    traits = Traits(adds_up=True, cost="8 forward per node", draws_random_numbers=True)
+    traits = Traits(
+        adds_up=True, cost="8 forward per node", draws_random_numbers=True, nodes_share_passes=True
+    )
 
     def __init__(
         self,
@@ -140,8 +198,11 @@ class ShapleySampling(_Removal):
         seed: int = 0,
         antithetic: bool = True,
         gates: int = 0,
+        nodes: Iterable[int] | None = None,
     ) -> None:
-        super().__init__(operator)
+        super().__init__(operator, nodes)
+        if gates and nodes is not None:
+            raise ValueError("gates measure all nodes: leave out nodes=.")
         if gates < 0 or gates % 2:
             raise ValueError(f"gates must be an even number of coalitions, not {gates}.")
         if gates and operator != "mask":
@@ -158,23 +219,24 @@ class ShapleySampling(_Removal):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         if not self.permutations:
             return self._by_coalitions(model, batch, target)
-        n = batch.mask.shape[1]
-        places = self._places(batch)  # (P, B, N)
-        keep = prefixes(places)  # (N + 1, P, B, N)
-        outputs = self._outputs(model, batch, keep.flatten(0, 1))
-        outputs = outputs.unflatten(0, (n + 1, -1))  # (N + 1, P, B, num_outputs)
+        joining = self._removed(batch)
+        most = int(joining.sum(-1).max())  # M nodes that join
+        places = self._places(batch, joining)  # (P, B, N)
+        keep = prefixes(places, most)  # (M + 1, P, B, N)
+        outputs = once_for_all_nodes(lambda: self._outputs(model, batch, keep.flatten(0, 1)))
+        outputs = outputs.unflatten(0, (most + 1, -1))  # (M + 1, P, B, num_outputs)
         resolved = target.resolve(model.config, outputs[-1, 0])
-        f = resolved(outputs)  # (N + 1, P, B)
-        by_place = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, N) by position in the order
-        samples = by_place.gather(-1, places.clamp(max=n - 1)).masked_fill(~batch.mask, 0.0)
+        f = resolved(outputs)  # (M + 1, P, B)
+        by_place = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, M) by position in the order
+        samples = by_place.gather(-1, places.clamp(0, most - 1)).masked_fill(~joining, 0.0)
         if self.antithetic and self.permutations % 2 == 0:
             samples = samples.unflatten(0, (-1, 2)).mean(1)
         if self.gates:
             gates = self._gates(model, batch, resolved, f[-1, 0] - f[0, 0])
             scores, error = between(gates, samples, batch.mask)
         else:
-            scores, error = mean_and_error(samples, batch.mask.expand_as(samples))
-            error = pooled(error, batch.mask)
+            scores, error = mean_and_error(samples, joining.expand_as(samples))
+            error = pooled(error, joining)
         spread = error if len(samples) > 1 else None
         scores = F.pad(scores, (1, 0))
         return scored(scores, batch, outputs[-1, 0], resolved, biases=f[0, 0], spread=spread)
@@ -200,12 +262,16 @@ class ShapleySampling(_Removal):
         shift = missing / batch.mask.sum(-1).clamp(min=1)
         return (estimates + shift[:, None]).masked_fill(~batch.mask, 0.0)
 
-    def _places(self, batch: GraphBatch) -> Tensor:
-        """Return the position (P, B, N) of every node in every order. It is N at padding."""
-        b, n = batch.mask.shape
-        places = torch.full((self.permutations, b, n), n)
-        for graph, size in enumerate(batch.num_nodes.tolist()):
-            places[:, graph, :size] = self.random_orders(batch.x[graph, :size]).argsort(dim=-1)
+    def _places(self, batch: GraphBatch, joining: Tensor) -> Tensor:
+        """Return the position (P, B, N) of every node in every order.
+
+        It is N at padding, and -1 at nodes that do not join because they are always present.
+        """
+        n = batch.mask.shape[1]
+        places = torch.where(batch.mask, -1, n).cpu().repeat(self.permutations, 1, 1)
+        for graph, joins in enumerate(joining.cpu()):
+            orders = self.random_orders(batch.x[graph, joins])
+            places[:, graph, joins] = orders.argsort(dim=-1)
         return places.to(batch.mask.device)
 
     def random_orders(self, x: Tensor) -> Tensor:
@@ -266,12 +332,12 @@ class OrderMarginals(_Removal):
         return scored(scores, batch, first.outputs, resolved, spread=spread)
 
 
-def prefixes(places: Tensor) -> Tensor:
-    """Mark the first 0, 1, ..., N nodes of each order as True in (N + 1, ..., N).
+def prefixes(places: Tensor, most: int | None = None) -> Tensor:
+    """Mark the first 0, 1, ..., M nodes of each order as True in (M + 1, ..., N).
 
-    `places` (..., N) holds the place of each node in the order.
+    `places` (..., N) holds the place of each node in the order. M is `most`, by default N.
     """
-    sizes = torch.arange(places.shape[-1] + 1, device=places.device)
+    sizes = torch.arange((places.shape[-1] if most is None else most) + 1, device=places.device)
     return places < sizes.view(-1, *[1] * places.dim())
 
 

@@ -31,6 +31,8 @@ class Traits:
         explains_other_inputs: whether the method also explains inputs other than the nodes'
             features.
         explains_integer_inputs: whether such inputs may be integers, such as the types of bonds.
+        nodes_share_passes: whether the forward passes are the same for all nodes of a graph that
+            are explained, so that they run once (see `wrapped.once_for_all_nodes`).
     """
 
     adds_up: bool = False
@@ -47,6 +49,7 @@ class Traits:
     reports_cut_gradients: bool = False
     explains_other_inputs: bool = False
     explains_integer_inputs: bool = False
+    nodes_share_passes: bool = False
 
     @property
     def explains_any_model(self) -> bool:

@@ -1,9 +1,9 @@
 """Ask a wrapped model for what explainers need beyond the contract."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
 from graphxai.runtime.randomness import current_draws
+from graphxai.runtime.scope import Blocks
 
 NODES_ONLY = ("x",)
 
@@ -147,7 +148,7 @@ def checked_outputs(model: Any, batch: Any, outputs: Tensor, method: str) -> Ten
     if not may_differ or _draws_random_numbers():
         return outputs
     with torch.no_grad():
-        of_model = model(batch).to(outputs)
+        of_model = model(batch).to(outputs).view_as(outputs)
     return torch.where(of_model.isfinite(), outputs, of_model)
 
 
@@ -168,7 +169,7 @@ def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str)
     if len(batch) > 2 and hasattr(batch, "of_rows"):  # the first and the last differ most in size
         batch, outputs = batch.of_rows(0, len(batch) - 1), outputs[[0, -1]]
     with torch.no_grad():
-        expected = model(batch).to(outputs)
+        expected = model(batch).to(outputs).view_as(outputs)
     size = expected.abs().max().clamp(min=SMALL)
     far = float((expected - outputs).abs().max() / size)
     if far > FAR * torch.finfo(next(_floats(model), expected).dtype).eps:
@@ -205,3 +206,36 @@ def noticing_random_numbers(model: Any, batch: Any) -> Iterator[None]:
     if not (draws is None or draws.seen or torch.equal(before, torch.get_rng_state())):
         with recording(model.running, [], graded=False) as done:
             warn_of_random_numbers(type(module).__name__, done(model(batch)))
+
+
+# -- forward passes that several nodes share -------------------------------------------------------
+
+Value = TypeVar("Value")
+_shared: Blocks[list[Any] | None] = Blocks("graphxai_shared_passes", None)
+
+
+@contextmanager
+def sharing_forward_passes() -> Iterator[None]:
+    """Explain several nodes of one batch by one method within the block."""
+    with _shared.block([]):
+        yield
+
+
+def is_shared() -> bool:
+    """Return whether other nodes are explained by the same forward pass."""
+    return _shared.get() is not None
+
+
+def once_for_all_nodes(run: Callable[[], Value]) -> Value:
+    """Return the result of a forward pass, which runs for the first of the nodes alone."""
+    if (results := _shared.get()) is None:
+        return run()
+    if not results:
+        results.append(run())
+    return cast(Value, results[0])
+
+
+def forget_forward_pass() -> None:
+    """Let the forward pass run again for the next node."""
+    if (results := _shared.get()) is not None:
+        results.clear()

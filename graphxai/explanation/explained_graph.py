@@ -37,8 +37,11 @@ class ExplainedGraph:
         predictions: the model's predictions for all tasks.
         method: the name of the method.
         title: the method's title in pictures.
-        ledger: how the output divides into shares.
-        additive: whether relevance is in units of the output, as the ledger assumes.
+        output: the explained output f_c.
+        without_nodes: f_c of the graph without any nodes, or None if the model has no finite output
+            there.
+        ledger: how the output divides into shares. It is None for a method whose scores are no
+            shares of the output.
         caveat: what to know about the method's scores. It is empty if there is nothing to say.
         unsigned: for a method without negative scores, what a large score says about a node. It is
             empty for other methods.
@@ -75,8 +78,9 @@ class ExplainedGraph:
     predictions: tuple[Prediction, ...]
     method: str
     title: str
-    ledger: Ledger
-    additive: bool = True
+    output: float
+    without_nodes: float | None = None
+    ledger: Ledger | None = None
     caveat: str = ""
     unsigned: str = ""
     features: NDArray[np.floating] | None = None
@@ -98,7 +102,7 @@ class ExplainedGraph:
     def __post_init__(self) -> None:
         arrays = [a for a in (self.relevance, self.features, self.spread) if a is not None]
         arrays += [*self.relevance_of.values(), *self.features_of.values()]
-        figures = self.ledger.to_dict().values()
+        figures = [self.output, *(self.ledger.to_dict().values() if self.ledger else ())]
         if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
             raise NotFiniteError(
                 f"{self.title} gives {self.smiles or f'a graph of {len(self)} nodes'} relevance"
@@ -110,8 +114,8 @@ class ExplainedGraph:
 
     def __repr__(self) -> str:
         graph = self.smiles or f"{len(self)} nodes"
-        output = f"{self.title} for {self.target!r}, output {self.ledger.output:+z.3f}"
-        if self.additive:
+        output = f"{self.title} for {self.target!r}, output {self.output:+z.3f}"
+        if self.ledger:
             output += f", unexplained {self.ledger.unexplained:+.1e}"
         prediction = self.prediction
         parts = [f"{graph}: {prediction.in_full}", output, self.note, prediction.warning]
@@ -212,6 +216,11 @@ class ExplainedGraph:
         return f"{task}: {self.target.removeprefix(f'{task}: ')}"
 
     @property
+    def additive(self) -> bool:
+        """Whether relevance is in units of the output, so that a ledger accounts for the rest."""
+        return self.ledger is not None
+
+    @property
     def unit(self) -> str:
         """The unit of the output, which is empty for a class, a pair, or a task without a unit."""
         return "" if isinstance(self.wanted.choice, tuple) else self.prediction.unit
@@ -237,11 +246,11 @@ class ExplainedGraph:
     @property
     def caption(self) -> str:
         """What the nodes changed in the output, and the method's shares on the next line."""
-        if not self.additive:
+        ledger = self.ledger
+        if ledger is None:
             what = "scores without a sign" if self.unsigned else "scores"
             caveat = f" · {self.caveat}" if self.caveat else ""
             return f"{self.title} · {what}, not shares of the output{caveat}"
-        ledger = self.ledger
         terms = {self.node_word: ledger.nodes}
         if ledger.average_node is not None:
             terms[f"average {self.node_word}"] = ledger.average_node
@@ -329,7 +338,8 @@ def about_output(explanation: ExplainedGraph) -> str:
 
 def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
     """Return the words of the explanation's ledger that need explaining, each with its meaning."""
-    if not explanation.additive:
+    ledger = explanation.ledger
+    if ledger is None:
         return {}
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
     meanings = {
@@ -340,8 +350,8 @@ def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
         "biases": f"the model's constants, which belong to no {node}",
         "unexplained": "what the method cannot assign, which under LRP is only rounding",
     }
-    if explanation.ledger.without_nodes is None:
+    if ledger.without_nodes is None:
         del meanings["without nodes"], meanings["change"]
-    if explanation.ledger.centrality is None:
+    if ledger.centrality is None:
         del meanings["centrality"]
     return meanings

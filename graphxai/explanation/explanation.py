@@ -147,10 +147,11 @@ class Explanation(ExplainedGraph, Result):
             shown += f"<p>{escape(f'{prediction.task}: {prediction.in_full}')}</p>"
         shown += f"<p>{escape(self.note)}</p>" if self.note else ""
         warning = prediction.warning
+        ledger = "" if self.ledger is None else self.ledger._repr_html_()
         shown += f"<p><b>{escape(warning)}</b></p>" if warning else ""
         return (
             f"{shown}{self._strongest()}"
-            f"<details><summary>Ledger and provenance</summary>{self.ledger._repr_html_()}"
+            f"<details><summary>Ledger and provenance</summary>{ledger}"
             f"<p>{escape(self.provenance_line)}</p></details>"
         )
 
@@ -215,7 +216,9 @@ class Explanation(ExplainedGraph, Result):
             "relevance": self.relevance.tolist(),
             "spread": None if self.spread is None else self.spread.tolist(),
             **({} if self.members is None else {"members": self.members.tolist()}),
-            "ledger": self.ledger.to_dict(),
+            "output": self.output,
+            "without_nodes": self.without_nodes,
+            "ledger": None if self.ledger is None else self.ledger.to_dict(),
             "feature_names": list(self.feature_names),
             "features": None if self.features is None else self.features.tolist(),
             **of_inputs,
@@ -230,7 +233,7 @@ class Explanation(ExplainedGraph, Result):
         OGB's encoding, where half of a bond's relevance belongs to each direction, and other graphs
         have those of the input. Graphs with several types of nodes have only their number of nodes.
         Further attributes are `pos` (of superpixels), `smiles`,
-        `method`, `label` (the target as text) and `ledger`.
+        `method`, `label` (the target as text), `output`, and `ledger` if the method has one.
         """
         import torch
         from torch_geometric.explain import Explanation as PygExplanation
@@ -250,9 +253,9 @@ class Explanation(ExplainedGraph, Result):
         else:
             content |= {name: torch.from_numpy(values) for name, values in self.graph.items()}
             content["num_nodes"] = len(self)
-        return PygExplanation(
-            **content, method=self.method, label=self.target, ledger=self.ledger.to_dict()
-        )
+        if self.ledger is not None:
+            content["ledger"] = self.ledger.to_dict()
+        return PygExplanation(**content, method=self.method, label=self.target, output=self.output)
 
     def to_sdf(self, *, title: str = "", **properties: object) -> str:
         """Return a record of an SD file, as `files.sdf_record` writes it.
@@ -278,7 +281,7 @@ class Explanation(ExplainedGraph, Result):
         return files.cxsmiles(self.atoms(), self.relevance)
 
     def _to_smi(self) -> str:
-        output = f"{self.ledger.output:{files.DIGITS}}"
+        output = f"{self.output:{files.DIGITS}}"
         comment = f"{self.method} for {self.target}, output {output}"
         return files.smi_line(self.to_cxsmiles(), comment)
 
@@ -294,7 +297,8 @@ class Explanation(ExplainedGraph, Result):
             text[f"Prediction {prediction.task}"] = prediction
             if prediction.range:
                 text[f"Range {prediction.task}"] = prediction.range
-        for name, value in self.ledger.to_dict().items():
+        figures = {"output": self.output} if self.ledger is None else self.ledger.to_dict()
+        for name, value in figures.items():
             text[name.replace("_", " ").capitalize()] = value
         columns = {} if self.nearness is None else self.nearness.columns
         text |= {name.replace("_", " ").capitalize(): value for name, value in columns.items()}

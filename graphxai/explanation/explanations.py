@@ -148,7 +148,7 @@ def _cells(explanation: Explanation, pictures: bool) -> dict[str, Any]:
     cells = table_cells(explanation.predictions) | {
         "method": explanation.method,
         "target": explanation.target,
-        "output": explanation.ledger.output,
+        "output": explanation.output,
     }
     if pictures and explanation.has_picture:
         cells["picture"] = image_html(explanation.svg(**THUMBNAIL), explanation.headline)

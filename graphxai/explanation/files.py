@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.runtime.extras import missing_extra
-from graphxai.runtime.writing import atomic_write, place_of, write_whole
+from graphxai.runtime.writing import atomic_write, folder_at, place_of, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def writable(path: str | Path, allowed: Sequence[str] = SUFFIXES) -> Path:
         raise ValueError(f"{path}: cannot write {suffix or 'no suffix'!r}; use {use}.")
     if suffix == ".parquet":
         require_pyarrow(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder_at(path.parent)
     place_of(path)
     return path
 

@@ -5,7 +5,7 @@ A list of predictions is a table in a notebook and in pandas.
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 from graphxai.datasets.graph import is_from
@@ -61,10 +61,23 @@ class LabelledResults(list[Item | None], Generic[Item]):
     @overload
     def __getitem__(self, index: SupportsIndex) -> Item | None: ...
     @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Item | Self | None:
+    def __getitem__(self, index: slice | Sequence[bool]) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice | Sequence[bool]) -> Item | Self | None:
+        """Return a result, or several: a slice, or those where a mask of booleans is true.
+
+        Raises:
+            IndexError: a mask has another length than the results.
+            TypeError: positions are given in a list.
+        """
         if isinstance(index, slice):
             return self._part(index)
+        if isinstance(index, Iterable):
+            mask = list(index)
+            if not all(type(chosen).__name__.startswith("bool") for chosen in mask):
+                raise TypeError(
+                    "several results are chosen by a slice or a mask of True and False."
+                )
+            return self._where(mask)
         return super().__getitem__(index)
 
     def __repr__(self) -> str:
@@ -75,6 +88,17 @@ class LabelledResults(list[Item | None], Generic[Item]):
     def _part(self, positions: slice) -> Self:
         """Return some of the results with their labels."""
         return type(self)(super().__getitem__(positions), labels=self._fitting_labels()[positions])
+
+    def _where(self, mask: Sequence[bool]) -> Self:
+        """Return the results where a mask is true, with their labels."""
+        if len(mask) != len(self):
+            raise IndexError(f"the mask has {len(mask)} values for {len(self)} results.")
+        labels = self._fitting_labels()
+        chosen = list(compress(range(len(self)), mask))
+        kept = labels[mask] if self.from_table else [labels[k] for k in chosen]
+        return type(self)(
+            [super(LabelledResults, self).__getitem__(k) for k in chosen], labels=kept
+        )
 
     def _line(self, result: Item) -> str:
         """Return a result in one line of text."""
@@ -229,7 +253,7 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
 
     def _repr_html_(self) -> str:
         """Return a table of the first predictions, with their ranges and how near they are."""
-        smiles = self._written_smiles()
+        smiles = None if self.from_table else self._written_smiles()
         shown = self._some(ROWS)
         tasks = list(dict.fromkeys(task for _, _, by_task in shown for task in by_task))
         domain = [] if self._several_models else ["training set"]

@@ -44,6 +44,8 @@ training mean, or the class frequencies. Minus: this model minus the other; if t
 
 {tables}
 
+{noise}
+
 {uncertainty}
 
 {learning_curve}
@@ -270,6 +272,10 @@ def score_rows(name: str, scores: dict[str, Any]) -> list[list[str]]:
         [PREDICTORS[key], *(_cell(values[metric]) for metric in metrics)]
         for key, values in scores["scores"].items()
     ]
+    if "reachable" in scores:  # R2 is the first metric
+        rows.append(
+            ["reachable, by replicates", f"{scores['reachable']:.3f}", *"–" * (len(metrics) - 1)]
+        )
     return rows + [
         [f"minus {PREDICTORS[key]}", *(_cell(difference[metric], "+") for metric in metrics)]
         for key, difference in scores["differences"].items()

@@ -18,7 +18,7 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import LabelsKind, with_unit
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.tables.table import Table
-from graphxai.runtime.writing import csv_text, write_whole
+from graphxai.runtime.writing import csv_text, folder_at, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,9 @@ class Findings(tuple[Finding, ...]):
     def records(self) -> Iterator[tuple[int, str, str, str, str, str]]:
         """Yield number, SMILES, check, target, action and reason of every affected row."""
         for finding in self:
+            done = finding.done.partition("; ")[0]  # what follows sums up all rows
             for row in finding.rows:
-                yield row.row, row.smiles, finding.check, finding.target, finding.done, row.reason
+                yield row.row, row.smiles, finding.check, finding.target, done, row.reason
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame with one row per check: check, target, count, done."""
@@ -93,6 +94,7 @@ class TargetColumn:
         limits: smallest and largest value of a regression.
         unit: unit of the values, from the column's header or as given.
         bounded: number of molecules with a bound, such as ">10", instead of a value.
+        noise: standard deviation of single values of one molecule, 0 if it is not known.
     """
 
     name: str
@@ -104,6 +106,7 @@ class TargetColumn:
     limits: tuple[float, float] = (0.0, 0.0)
     unit: str = ""
     bounded: int = 0
+    noise: float = 0.0
 
     @property
     def heading(self) -> str:
@@ -115,6 +118,7 @@ class TargetColumn:
             low, high = self.limits
             content = f"{self.measured:,} values from {low:.4g} to {high:.4g} {self.unit}".rstrip()
             content += f", and {self.bounded:,} bounds" if self.bounded else ""
+            content += f"; sd of replicates {self.noise:.2g}" if self.noise else ""
         else:
             each = zip(self.classes, self.counts, strict=True)
             content = ", ".join(f"{name!r} {count:,}" for name, count in each)
@@ -142,6 +146,7 @@ class CleanTable:
         findings: what the checks found.
         standardise: how molecules were brought to their parents, see `clean_table`.
         official: the data set of OGB whose molecules these are, see `learning.official`.
+        counts: how many measured values each label was made from (n, targets).
     """
 
     file: Table
@@ -153,6 +158,7 @@ class CleanTable:
     findings: Findings
     standardise: Standardisation = "as drawn"
     official: OgbMolecules | None = None
+    counts: FloatArray | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(target.name for target in self.targets)
@@ -205,7 +211,7 @@ class CleanTable:
 
     def save(self, folder: Path) -> None:
         """Write `hygiene.json` (checks) and `hygiene.csv` (one line per affected row)."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder_at(folder)
         write_whole(folder / "hygiene.json", json.dumps(self.to_dict(), indent=1) + "\n")
         write_whole(folder / "hygiene.csv", csv_text(RECORDS, self.findings.records()))
 

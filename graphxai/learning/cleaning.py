@@ -22,10 +22,11 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
+from graphxai.datasets.tables.assays import AssayColumns, PlainValues, Transform, plain_values
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 from graphxai.learning.merging import MoleculeLabels, merge_rows
-from graphxai.learning.suspicions import columns_beside, suspicions, unread_columns
+from graphxai.learning.suspicions import suspicions
 
 FloatArray = NDArray[np.float64]
 
@@ -47,12 +48,15 @@ def clean_table(
     max_atoms: int = MAX_ATOMS,
     standardise: Standardisation = "parent",
     split_column: str | None = None,
+    transform: Mapping[str, Transform] | None = None,
+    values_alone: bool = False,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> CleanTable:
     """Read a table row by row into distinct molecules with labels.
 
-    Molecules with the same canonical SMILES are merged. They get the median of their values, or
-    their class if all agree and no label otherwise.
+    Columns beside the values that say how to read them, such as relations and units, are read with
+    them, see `datasets.tables.assays`. Molecules with the same canonical SMILES are merged. They
+    get the median of their values, or their class if all agree and no label otherwise.
 
     Args:
         path: the file.
@@ -68,6 +72,9 @@ def clean_table(
             `datasets.standardise`.
         split_column: column that says which part of a split a row is in. Molecules are then merged
             within their part alone, so that no label of one part is learned in another.
+        transform: by column, "log10" to learn logarithms or "none" to learn the values; by default
+            IC50, Ki, EC50 and the like in units of concentration become pIC50 and so on.
+        values_alone: learn the numbers as they stand, whatever is beside them.
         progress: called with the number of rows read since the last call.
 
     Raises:
@@ -77,19 +84,33 @@ def clean_table(
     """
     path, kinds, units = Path(path), dict(kinds or {}), dict(units or {})
     table = open_table(path, smiles_column)
-    smiles_column = table.structures.name
-    _check_columns(smiles_column, target_columns, {**kinds, **units})
-    beside = [n for n in columns_beside(table.columns) if n not in (smiles_column, *target_columns)]
+    smiles_column, transform = table.structures.name, dict(transform or {})
+    _check_columns(smiles_column, target_columns, {**kinds, **units, **transform})
+    assays = [
+        AssayColumns(name)
+        if values_alone or kinds.get(name) == "classification"
+        else table.assay(name, units.get(name, ""))
+        for name in target_columns
+    ]
+    beside = [smiles_column, *(name for assay in assays for name in assay.all)]
     raw = read_rows(table, target_columns, max_atoms, progress, standardise, beside, split_column)
     if not raw.read:
         raise ValueError(f"{path} has no rows below its header.")
     if not raw.molecules:
         check, rows = next(iter(raw.left_out.items()))
         raise ValueError(f"{path} has no usable row. {check}: {len(rows)}, first {rows[0]}")
-    columns = [
-        read_labels(name, [cells[k] for cells in raw.cells], kinds.get(name))
-        for k, name in enumerate(target_columns)
+    plain = [
+        plain_values(assay, raw.beside, raw.beside[smiles_column], transform.get(assay.value))
+        for assay in assays
     ]
+    raw.cells = list(zip(*(values.cells for values in plain), strict=True))
+    columns = [
+        read_labels(name, values.cells, kinds.get(name))
+        for name, values in zip(target_columns, plain, strict=True)
+    ]
+    columns = _renamed(columns, plain)
+    units |= {v.name: v.unit for v, a in zip(plain, assays, strict=True) if v.name != a.value}
+    units |= {values.name: values.unit for values in plain if values.unit}
     merged, merge_findings = merge_rows(raw, columns)
     _require_values(path, raw, columns, merged.values)
     of_targets, targets, column_findings = _learnable(path, columns, merged)
@@ -102,7 +123,7 @@ def clean_table(
             molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings = [
         *_row_findings(raw, standardise),
-        *unread_columns(raw, columns, table.columns),
+        *_reading_findings(raw, plain),
         *merge_findings,
         *column_findings,
         lost,
@@ -118,6 +139,7 @@ def clean_table(
         tuple(molecule.canonical for molecule in molecules),
         Findings(finding for finding in findings if finding.count),
         standardise,
+        counts=labels.counts,
     )
 
 
@@ -183,6 +205,30 @@ def _check_columns(
             raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
 
 
+def _renamed(columns: Sequence[Labels], plain: Sequence[PlainValues]) -> list[Labels]:
+    """Give the labels the names of their values, or where two would have one, keep the headers."""
+    names = [values.name for values in plain]
+    return [
+        replace(labels, name=name) if names.count(name) == 1 else labels
+        for labels, name in zip(columns, names, strict=True)
+    ]
+
+
+def _reading_findings(raw: TableRows, plain: Sequence[PlainValues]) -> list[Finding]:
+    """Return the findings about how columns were read."""
+    return [
+        Finding(
+            reading.check,
+            reading.count,
+            reading.done,
+            reading.column,
+            tuple(raw.row(k, reason) for k, reason in reading.rows.items()),
+        )
+        for values in plain
+        for reading in values.readings
+    ]
+
+
 def _require_values(
     path: Path, raw: TableRows, columns: Sequence[Labels], values: FloatArray
 ) -> None:
@@ -223,7 +269,8 @@ def _learnable(
             labels.name, labels.kind, (), labels.note, int(counts.sum()), bounded=bounded[position]
         )
         if labels.kind == "regression":
-            target = replace(target, limits=(float(distinct[0]), float(distinct[-1])))
+            limits, noise = (float(distinct[0]), float(distinct[-1])), merged.noise[position]
+            target = replace(target, limits=limits, noise=float(np.nan_to_num(noise)))
         else:  # a class is gone if all its molecules had contradictory labels
             names = tuple(labels.classes[int(value)] for value in distinct)
             target = replace(target, classes=names, counts=tuple(counts.tolist()))
@@ -237,8 +284,8 @@ def _learnable(
             f"{path}: nothing can be learned from {text}: all molecules have the same class or"
             " value (or contradictory ones)."
         )
-    labels_of_targets = MoleculeLabels(np.stack(kept, axis=1), merged.bounds[:, chosen])
-    return labels_of_targets, tuple(targets), findings
+    chosen_labels = merged.bounds[:, chosen], merged.counts[:, chosen], merged.noise[chosen]
+    return MoleculeLabels(np.stack(kept, axis=1), *chosen_labels), tuple(targets), findings
 
 
 def _labelled_molecules(

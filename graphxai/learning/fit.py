@@ -33,7 +33,7 @@ from graphxai.models.graphormer import (
     read_weights,
 )
 from graphxai.runtime.extras import missing_extra
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.writing import folder_at, write_whole
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -97,7 +97,7 @@ def fit(
         raise ValueError("there are no graphs to train on.")
     out = Path(out)
     require_new(out, resume=resume)
-    out.mkdir(parents=True, exist_ok=True)
+    folder_at(out)
     _check_same_run(out / "settings.json", model.config, settings)
     model.train()
     with resumable_in(out):

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import csv
+import json
 import logging
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.checkpoint_files import INVALID
 from graphxai.learning.objectives import Objective, scores
 from graphxai.learning.predicting import make_loaders
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged
-from graphxai.runtime.writing import atomic_write
+from graphxai.runtime.writing import atomic_write, folder_at, write_whole
 
 ENVIRONMENT_RATE = 8  # learning rate of the table of environments, in those of the other weights
 
@@ -202,6 +207,66 @@ class GraphormerModule(pl.LightningModule):
         self.metrics = checkpoint["graphxai"]["metrics"]
 
 
+class StateFile(CheckpointIO):
+    """Lightning's state as one file of safetensors, whose header has all but the tensors as JSON.
+
+    Lightning itself would write and read a pickle.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a state, which takes the place of the one before."""
+        tensors: dict[str, Tensor] = {}
+        content = json.dumps(_without_tensors(checkpoint, tensors))
+        folder_at(Path(path).parent)
+        write_whole(path, save(tensors, metadata={"state": content}))
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read what `save_checkpoint` wrote. A ValueError says what to do if that fails."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                content = json.loads(file.metadata()["state"])
+                state: dict[str, Any] = _with_tensors(content, file.get_tensor)
+        except (SafetensorError, OSError, *INVALID) as error:
+            raise ValueError(
+                f"{path} is no state of a training ({error}): delete {Path(path).parent.parent},"
+                " and train anew."
+            ) from error
+        return state
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a file."""
+        Path(path).unlink(missing_ok=True)
+
+
+def _without_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON can hold it, and its tensors in `tensors`, by name."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(value, Mapping):  # whose keys may be numbers
+        return {"entries": [[key, _without_tensors(each, tensors)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_without_tensors(each, tensors) for each in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    return value
+
+
+def _with_tensors(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return the value of which `_without_tensors` made this."""
+    if isinstance(value, list):
+        return [_with_tensors(each, tensor) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensor(value["tensor"])
+    if "tuple" in value:
+        return tuple(_with_tensors(each, tensor) for each in value["tuple"])
+    return {key: _with_tensors(each, tensor) for key, each in value["entries"]}
+
+
 class LoggedBatches(Callback):
     """Write a line every 30 seconds that says how many batches are done."""
 
@@ -236,9 +301,7 @@ def run(
         trainer.fit(
             module,
             *loaders,
-            # Lightning's state, which this run wrote, is read without unpickling objects.
             ckpt_path=str(last) if last.exists() else None,
-            weights_only=True,
         )
     finally:
         if trainer.received_sigterm:
@@ -276,6 +339,7 @@ def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
         enable_progress_bar=settings.progress and on_terminal,
         enable_model_summary=False,
         num_sanity_val_steps=0,
+        plugins=[StateFile()],
         use_distributed_sampler=False,
     )
 

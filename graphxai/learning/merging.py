@@ -19,6 +19,7 @@ from graphxai.datasets.table_rows import TableRows
 from graphxai.learning.cleaned_table import Finding, unbounded
 
 FloatArray = NDArray[np.float64]
+FEWEST = 5  # further values of molecules, from which their noise can be told
 UNSEEN = "differs from the first row only in isotopes or labels of atoms"
 
 
@@ -30,10 +31,14 @@ class MoleculeLabels:
         values: the labels (molecules, columns), NaN where one is missing.
         bounds: the lowest and highest possible values (molecules, columns, 2), see
             the top of this file.
+        counts: how many measured values each label was made from (molecules, columns).
+        noise: the standard deviation of single values of one molecule (columns,), NaN without any.
     """
 
     values: FloatArray
     bounds: FloatArray
+    counts: FloatArray
+    noise: FloatArray
 
     @property
     def bounded(self) -> NDArray[np.bool_]:
@@ -47,7 +52,8 @@ class MoleculeLabels:
 
     def of(self, molecules: NDArray[np.bool_]) -> MoleculeLabels:
         """Return the labels of some molecules, given by a mask (molecules,)."""
-        return MoleculeLabels(self.values[molecules], self.bounds[molecules])
+        rows = (self.values[molecules], self.bounds[molecules], self.counts[molecules])
+        return MoleculeLabels(*rows, self.noise)
 
 
 def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabels, list[Finding]]:
@@ -61,6 +67,7 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
     """
     values = np.full((len(raw.molecules), len(columns)), np.nan)
     bounds = unbounded(len(raw.molecules), len(columns))
+    counts, noise = np.zeros_like(values), np.full(len(columns), np.nan)
     duplicates = tuple(
         raw.row(k, f"the same molecule as in row {raw.numbers[molecule.rows[0]]}")
         for molecule in raw.molecules
@@ -73,9 +80,26 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
     ]
     for column, labels in enumerate(columns):
         values[:, column], merged = _merged_values(raw, labels)
+        counts[:, column], noise[column] = _replicates(raw, labels)
         bounds[:, column], bounded = _merged_bounds(raw, column, labels, values[:, column])
         findings += [_not_understood(raw, column, labels), merged, bounded]
-    return MoleculeLabels(values, bounds), findings
+    return MoleculeLabels(values, bounds, counts, noise), findings
+
+
+def _replicates(raw: TableRows, labels: Labels) -> tuple[FloatArray, float]:
+    """Return how many values each molecule has (molecules,), and their standard deviation.
+
+    It is pooled over the molecules with several values: the root of the sum of squared deviations
+    from each molecule's mean, over the number of values minus that of these molecules.
+    """
+    groups = [labels.values[molecule.rows] for molecule in raw.molecules]
+    groups = [values[~np.isnan(values)] for values in groups]
+    several = [values for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    counts = np.array([len(values) for values in groups], dtype=float)
+    if labels.kind != "regression" or freedom < FEWEST:
+        return counts, float("nan")
+    return counts, float(np.sqrt(sum(len(v) * np.var(v) for v in several) / freedom))
 
 
 def _merged_values(raw: TableRows, labels: Labels) -> tuple[FloatArray, Finding]:
@@ -95,6 +119,7 @@ def _merged_values(raw: TableRows, labels: Labels) -> tuple[FloatArray, Finding]
         if spread > 0:
             largest = max(largest, spread)
             text = _listed(labels, measured)
+            text += f"; they differ by {spread:.3g}" if regression else ""
             differing += [raw.row(k, text) for k in molecule.rows]
     check = f"duplicates with different {'values' if regression else 'classes'}"
     done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"

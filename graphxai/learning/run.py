@@ -64,10 +64,10 @@ def train_table(
         ImportError: the extra `train` is not installed.
         KeyboardInterrupt: the run was interrupted; the message says how to continue it.
         TypeError: there is no such option.
-        ValueError: a column beside the values has relations or several units and `values_alone` is
-            False; `out` already contains a run and `resume` is False, or the run has another table
-            or other settings; the split leaves too little to train on; or the settings contradict
-            each other.
+        ValueError: a column beside the values has units that cannot be converted and
+            `values_alone` is False; `out` already contains a run and `resume` is False, or the run
+            has another table or other settings; the split leaves too little to train on; or the
+            settings contradict each other.
     """
     settings = with_options(settings or TableSettings(), options, "train_table")
     require_hardware(settings)

@@ -206,7 +206,7 @@ class TableSettings(EnsembleSettings):
     )
     values_alone: bool = option(
         False,
-        "Learn the values as they stand, even if a column beside them has relations or units.",
+        "Learn the values as they stand, whatever relations and units are beside them.",
         applies_to=TABLE,
     )
 

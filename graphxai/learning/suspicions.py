@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -12,29 +11,15 @@ from rdkit import Chem, rdBase
 from rdkit.Chem.rdMolHash import HashFunction, MolHash
 
 from graphxai.datasets.as_given import AS_DRAWN, MoleculeError, Standardisation
-from graphxai.datasets.labels import NUMBER, Labels, is_missing, name_and_unit
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.standardise import parent_of
-from graphxai.datasets.table_rows import TableMolecule, TableRows
+from graphxai.datasets.table_rows import TableMolecule
+from graphxai.datasets.tables.assays import UNITS
 from graphxai.learning.cleaned_table import CleanTable, Finding, TargetColumn
 
 FloatArray = NDArray[np.float64]
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations from the median
-LISTED = 4  # of the relations or units in a column
-RELATION_WORDS = frozenset(
-    f"{word}{end}"
-    for word in ("relation", "qualifier", "operator", "modifier", "prefix")
-    for end in ("", "s", "es")
-)
-UNIT_WORDS = frozenset(("unit", "units", "uom"))
-UNREAD_RELATIONS, UNREAD_UNITS = "relations beside the values", "units beside the values"
-# What a relation other than "=" has, be it a sign or a word
-_RELATION = re.compile(
-    r"[<>\u2264\u2265\u2a7d\u2a7e~\u2248]|\b(?:less|greater|more|above|below|about|lt|gt|le|ge)\b",
-    re.I,
-)
-_PLAIN = str.maketrans({"\u00b5": "u", "\u03bc": "u", "'": "", '"': ""})  # micro, quotes
 SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
 
 
@@ -71,86 +56,21 @@ def suspicions(
     return findings
 
 
-def columns_beside(names: Sequence[str]) -> list[str]:
-    """Return the columns that may hold the relations or units of others, by their names."""
-    return [name for name in names if _words(name) & (RELATION_WORDS | UNIT_WORDS)]
-
-
-def unread_columns(
-    raw: TableRows, columns: Sequence[Labels], names: Sequence[str]
-) -> list[Finding]:
-    """Report columns of relations or units that say that the numbers beside them are not plain.
-
-    These are `Standard Relation` with ">", and `Standard Units` with several units. A column
-    `Ki relation` is about `Ki` if there is such a column, else about all numbers that are learned.
-    A number with a bound in its cell needs no relation.
-
-    Args:
-        raw: the rows, with the cells of `columns_beside`.
-        columns: the labels.
-        names: all columns of the table.
-    """
-    numbers = {labels.name: k for k, labels in enumerate(columns) if labels.kind == "regression"}
-    words = {frozenset(_words(name_and_unit(name)[0])): name for name in names}
-    findings = []
-    for column, cells in raw.beside.items():
-        about = words.get(frozenset(_words(column) - RELATION_WORDS - UNIT_WORDS))
-        learned = [k for name, k in numbers.items() if about in (None, name)]
-        values = [[row[k] for k in learned if not is_missing(row[k])] for row in raw.cells]
-        said = [cell.translate(_PLAIN).strip() for cell in cells]
-        is_relation = bool(_words(column) & RELATION_WORDS)
-        check = UNREAD_RELATIONS if is_relation else UNREAD_UNITS
-        used = (_with_relation if is_relation else _with_mixed_units)(values, said)
-        if not used:
-            continue
-        kinds = list(dict.fromkeys(said[k] for k in used))
-        done = f"not read: {', '.join(kinds[:LISTED])}{', ...' if len(kinds) > LISTED else ''}"
-        rows = tuple(raw.row(k, f"{column}: {said[k]}") for k in used)
-        findings.append(Finding(check, len(used), done, column, rows))
-    return findings
-
-
-def _with_relation(values: Sequence[Sequence[str]], said: Sequence[str]) -> list[int]:
-    """Return the rows whose relation says that a plain number is a bound."""
-    plain = [any(not _RELATION.match(value) for value in row) for row in values]
-    return [k for k, row in enumerate(plain) if row and _RELATION.search(said[k])]
-
-
-def _with_mixed_units(values: Sequence[Sequence[str]], said: Sequence[str]) -> list[int]:
-    """Return the rows with a unit if there are several units, and these are no numbers."""
-    used = [k for k, row in enumerate(values) if row and not is_missing(said[k])]
-    units = {said[k] for k in used}
-    return [] if len(units) < 2 or any(map(NUMBER.fullmatch, units)) else used
-
-
-def require_plain_values(table: CleanTable) -> None:
-    """Refuse a table of which `unread_columns` reports a column.
+def require_one_unit(table: CleanTable) -> None:
+    """Refuse a table with units beside the values that cannot be converted into one another.
 
     Raises:
-        ValueError: the message names the columns and what to do.
+        ValueError: the message names the column and what to do.
     """
-    unread = [f for f in table.findings if f.check in (UNREAD_RELATIONS, UNREAD_UNITS)]
-    if not unread:
-        return
-    columns = "; ".join(
-        f"column {f.target!r} is {f.done} ({f.count:,} rows, the first is row {f.rows[0].row})"
-        for f in unread
-    )
-    ways = {
-        UNREAD_RELATIONS: "write the bounds into the cells (>8)",
-        UNREAD_UNITS: "convert all values to one unit",
-    }
-    needed = [way for check, way in ways.items() if any(f.check == check for f in unread)]
-    raise ValueError(
-        f"{table.path}: the values are learned as they stand, but {columns}. Please"
-        f" {' and '.join(needed)}, remove the column if it says nothing about these values, or"
-        " go on without it (--values-alone; in Python train_table(..., values_alone=True))."
-    )
-
-
-def _words(name: str) -> set[str]:
-    """Return the words of a column's name in lower case, also of `StandardRelation`."""
-    return {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)}
+    for finding in table.findings:
+        if finding.check == UNITS:
+            raise ValueError(
+                f"{table.path}: column {finding.target!r} has units that cannot be converted into"
+                f" one another ({finding.done}; {finding.count:,} rows, the first is row"
+                f" {finding.rows[0].row}). Please keep the rows of one unit, remove the column if"
+                " it says nothing about these values, or learn the values as they stand"
+                " (--values-alone; in Python train_table(..., values_alone=True))."
+            )
 
 
 def _rows(
@@ -201,13 +121,34 @@ def _relatives(
     rows = _rows(
         molecules,
         (
-            (m, f"differs from row {molecules[group[0]].graph.row} only in {difference}")
+            (
+                m,
+                "; ".join(
+                    [
+                        f"differs from row {molecules[group[0]].graph.row} only in {difference}",
+                        *_differences(y[group[0]], y[m], targets),
+                    ]
+                ),
+            )
             for group in several
             for m in group[1:]
         ),
     )
     done = "; ".join(["kept", *_contradictions(several, targets, y)])
     return Finding(f"{kind} of another row", len(rows), done, "", rows)
+
+
+def _differences(
+    first: FloatArray, other: FloatArray, targets: Sequence[TargetColumn]
+) -> list[str]:
+    """Say how the labels (targets,) of two molecules differ."""
+    return [
+        f"{target.name} differs by {abs(b - a):.3g}"
+        if target.kind == "regression"
+        else f"{target.name} is {target.classes[int(b)]!r} and not {target.classes[int(a)]!r}"
+        for target, a, b in zip(targets, first, other, strict=True)
+        if abs(b - a) > 0
+    ]
 
 
 def _contradictions(
@@ -259,7 +200,7 @@ def _of_labels(
     findings = [Finding("values far from the rest", len(far), "kept", target.name, far)]
     low, high = target.limits
     if low > 0 and high / low > SKEWED:
-        done = "kept; their logarithm is easier to learn"
+        done = "kept; their logarithm is easier to learn (--transform log10, or pIC50 with a unit)"
         check = "values span orders of magnitude"
         findings.append(Finding(check, target.measured, done, target.name))
     return findings

@@ -36,7 +36,7 @@ from graphxai.learning.reliability import (
 )
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
-from graphxai.learning.suspicions import require_plain_values
+from graphxai.learning.suspicions import require_one_unit
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
@@ -193,6 +193,8 @@ class TableSource(RunSource):
     def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
         """Return all that is stored with the model, as JSON values."""
         table, settings, scores = self.table, self.settings, results["scores"]
+        for name, r2 in self.reachable.items():
+            scores[name]["reachable"] = r2
         official = official_scores(learned.model, table)
         rows, teacher = table.rows, learned.teacher
         of_parts = {
@@ -231,6 +233,36 @@ class TableSource(RunSource):
             **carriers,
             **({} if official is None else {"official": official}),
         }
+
+    @property
+    def reachable(self) -> dict[str, float]:
+        """The R2 on the test part of a model that knows all true values, by target with replicates.
+
+        It is 1 - s2 m / v: s is the standard deviation of replicates, m the mean of 1 / n over the
+        test labels, each the median of n values, and v their variance.
+        """
+        counts = self.table.counts
+        reached = {}
+        for k, target in enumerate(self.table.targets):
+            labels, places = self.test.y[:, k], list(self.parts.test)
+            known = ~np.isnan(labels)
+            if not target.noise or counts is None or len(set(labels[known])) < 2:
+                continue
+            noise = target.noise**2 * np.mean(1 / counts[places, k][known])
+            reached[target.name] = max(0.0, 1 - float(noise / np.var(labels[known])))
+        return reached
+
+    @property
+    def _noise_text(self) -> str:
+        """What replicates say of the R2 that can be reached."""
+        sds = {target.name: f"{target.noise:.2g} {target.unit}" for target in self.table.targets}
+        each = [f"{n}: sd {sds[n].rstrip()}, R2 up to {r:.2f}" for n, r in self.reachable.items()]
+        if not each:
+            return ""
+        return (
+            "**Noise.** Values of one molecule differ, which no model can predict. The standard"
+            f" deviation of replicates bounds the R2 that can be reached: {'; '.join(each)}."
+        )
 
     @property
     def _is_process(self) -> bool:
@@ -304,6 +336,7 @@ class TableSource(RunSource):
             " with 313 RDKit descriptors.",
             "further_scores": " `scores.json` has all of them.",
             "made_from": made_from,
+            "noise": self._noise_text,
             "learning_curve": curve_text(facts["learning_curve"]),
             "confidential": " `training.csv` contains the training structures, and `held_out.csv`"
             " the others: if they are confidential, delete both before you share the model (how"
@@ -317,10 +350,10 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
 
     Raises:
         ValueError: the split leaves too little to train on, see `table_split`, or a column beside
-            the values has relations or several units, and `values_alone` is False.
+            the values has units that cannot be converted, and `values_alone` is False.
     """
     if not settings.values_alone:
-        require_plain_values(table)
+        require_one_unit(table)
     settings = with_official_split(settings, table)
     set_aside, column = not settings.teacher, settings.named_column
     parts = table_split(table, settings.split_kind, settings.seed, column, set_aside=set_aside)

@@ -17,7 +17,7 @@ from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
 from graphxai.models.process import KernelProcess, save_process
-from graphxai.runtime.writing import csv_text, json_text, write_whole
+from graphxai.runtime.writing import csv_text, folder_at, json_text, write_whole
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
         before = json.loads(stored.read_text(encoding="utf-8"))
         now = json.loads(text)
         require_same(out, [name for name, value in now.items() if before.get(name) != value])
-    out.mkdir(parents=True, exist_ok=True)
+    folder_at(out)
     write_whole(stored, text)
 
 

@@ -3,11 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from html import escape
 from typing import TypeVar
 
+from graphxai.runtime.scope import Blocks
+
 INTERVAL = 30.0  # seconds between lines in a log file
+LONG = 20.0  # seconds from which passes say beforehand how long they take
 Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
 
@@ -27,15 +30,53 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
             notebook. A log file gets a line every 30 seconds instead.
     """
     if show is False:
+        with _opener.block(None):
+            yield no_progress
+        return
+    with ExitStack() as stack:
+        if in_kernel():
+            open_bar: _OpenBar = notebook_bar
+        elif show is None and not sys.stderr.isatty():
+            open_bar = _log
+        else:
+            open_bar = stack.enter_context(_terminal())
+        stack.enter_context(_opener.block(open_bar))
+        yield stack.enter_context(open_bar(title, total))
+
+
+@contextmanager
+def bar_of_passes(title: str, total: int, advice: str) -> Iterator[Progress]:
+    """Show the passes of one item of a bar, if a bar is open in this thread.
+
+    When the second call has shown what passes take after the first checks of a model, a line on
+    stderr says how long all of them will take, if that is long, followed by the advice.
+    """
+    open_bar, begun, calls = _opener.get(), time.monotonic(), 0
+    if open_bar is None or total < 2:
         yield no_progress
         return
-    if in_kernel():
-        with notebook_bar(title, total) as bar_in_notebook:
-            yield bar_in_notebook
-        return
-    if show is None and not sys.stderr.isatty():
-        yield logged(title, total)
-        return
+
+    with open_bar(title, total) as advance:
+
+        def advance_passes(passes: int) -> None:
+            nonlocal begun, calls
+            seconds = (time.monotonic() - begun) / passes * total
+            begun, calls = time.monotonic(), calls + 1
+            if calls == 2 and seconds > LONG:
+                time_needed = f"{seconds / 60:,.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+                print(f"{title}: {total:,} passes, about {time_needed}. {advice}", file=sys.stderr)
+            advance(passes)
+
+        yield advance_passes
+
+
+_OpenBar = Callable[[str, int], AbstractContextManager[Progress]]
+_opener: Blocks[_OpenBar | None] = Blocks("graphxai_progress", None)  # opens a bar within a bar
+
+
+@contextmanager
+def _terminal() -> Iterator[_OpenBar]:
+    """Yield a function that opens bars below each other, the first of them after a while."""
     from rich.console import Console  # typer brings it
     from rich.progress import (
         BarColumn,
@@ -45,21 +86,37 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(title, total=total)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
     begun = time.monotonic()
 
-    def advance(items: int) -> None:
-        bar.advance(task, items)
-        if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
-            bar.start()
+    @contextmanager
+    def open_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+        task = bars.add_task(title, total=total)
+
+        def advance(items: int) -> None:
+            bars.advance(task, items)
+            if not bars.live.is_started and time.monotonic() - begun > PATIENCE:
+                bars.start()
+
+        yield advance
+        bars.remove_task(task)
 
     try:
-        yield advance
+        yield open_bar
     finally:
-        if bar.live.is_started:
-            bar.stop()
+        if bars.live.is_started:
+            bars.stop()
+
+
+@contextmanager
+def _log(title: str, total: int) -> Iterator[Progress]:
+    yield logged(title, total)
 
 
 def logged(title: str, total: int) -> Progress:

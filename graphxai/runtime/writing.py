@@ -29,8 +29,8 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     """Return where a file is to be written, with symbolic links followed.
 
     Raises:
-        OSError: the path names a folder, a device, a pipe, a file without write permission, or a
-            link that leads nowhere.
+        OSError: the path names a folder, a device, a pipe, a file or a new file in a folder
+            without write permission, or a link that leads nowhere.
     """
     path = Path(path)
     try:
@@ -46,15 +46,20 @@ def place_of(path: str | os.PathLike[str]) -> Path:
         raise OSError(f"{path} is a device, a pipe or a socket: name a file.")
     if exists and not os.access(real, os.W_OK):
         raise PermissionError(f"{path} cannot be written: it is read-only.")
+    if real.parent.is_dir() and not exists and not os.access(real.parent, os.W_OK):
+        raise _unwritable(path, "its folder is read-only")
     return real
 
 
 def folder_at(path: str | os.PathLike[str]) -> Path:
-    """Make a folder unless it exists, and return its path. Raise an OSError if it is a file."""
+    """Make a folder unless it exists, and return its path. Raise an OSError if that fails."""
     path = Path(path)
     if os.path.lexists(path) and not path.is_dir():
         raise NotADirectoryError(f"{path} is not a folder: choose another name.")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error.strerror) from error
     return path
 
 
@@ -87,7 +92,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
     except OSError as error:
         if error.errno is None or error.filename not in (None, str(partial)):
             raise  # the error is about another file
-        raise _unwritable(path, error) from error
+        raise _unwritable(path, error.strerror) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -156,7 +161,7 @@ class Appended:
                 left = left[self.file.write(left) :]
         except OSError as error:
             self.file.truncate(self.size)
-            raise _unwritable(self.path, error) from error
+            raise _unwritable(self.path, error.strerror) from error
         self.size = end
         if time.monotonic() - self.synced >= SYNCED_EVERY:
             self.sync()
@@ -170,7 +175,7 @@ class Appended:
         except OSError as error:
             self.file.truncate(self.safe)
             self.size = self.safe
-            raise _unwritable(self.path, error) from error
+            raise _unwritable(self.path, error.strerror) from error
         self.safe, self.synced = self.size, time.monotonic()
 
     def __enter__(self) -> Appended:
@@ -201,6 +206,8 @@ def exclusive_lock(out: str | os.PathLike[str]) -> Iterator[None]:
         raise BlockingIOError(
             f"{out} is in use by {user}: wait until it has finished, or choose another --out."
         ) from None
+    except OSError as error:
+        raise _unwritable(out, error.strerror) from error
     try:
         with suppress(OSError):  # a full disk; the lock holds without a name
             holder.write_text(f"process {os.getpid()} since {datetime.now():%Y-%m-%d %H:%M:%S}")
@@ -222,6 +229,6 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _unwritable(path: str | os.PathLike[str], error: OSError) -> OSError:
+def _unwritable(path: str | os.PathLike[str], reason: str | None) -> OSError:
     """Return the error to raise when a file cannot be written."""
-    return OSError(f"{path} cannot be written: {error.strerror}. Nothing half-written was left.")
+    return OSError(f"{path} cannot be written: {reason}. Nothing half-written was left.")

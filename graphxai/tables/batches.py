@@ -5,9 +5,10 @@ pool of processes, or an engine such as Ray, Spark or Dask, can call them anywhe
 explained as a whole, because its results would be rounded differently if it were split.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -21,6 +22,7 @@ from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
 from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.evaluation.trust.other_forms import form_notes
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
@@ -218,11 +220,13 @@ class PredictBatch:
         model: a name, a folder or a loaded model, as for `ExplainBatch`, or several of them.
         level: how often the predictions' intervals and sets of classes should hold.
         goal: what is wished, as `gx.profile` reads it, or "". Rows say how desirable a molecule is.
+        forms: whether notes say what isomers and likely tautomers get.
     """
 
     model: "Model | str | Path | Sequence[Model | str | Path]"
     level: float = LEVEL
     goal: str = ""
+    forms: bool = False
 
     @property
     def panel(self) -> ModelPanel:
@@ -252,6 +256,7 @@ class PredictBatch:
             written = [item.smiles or "" for item in each.items.values()]
             cells_of = teacher_cells(panel, k, written)
             by_teacher.append(dict(zip(each.items, cells_of, strict=True)))
+        of_forms = [self._notes(*pair) for pair in zip(panel.models, of_models, strict=True)]
         cells: dict[int, dict[str, Any]] = {}
         for row in numbers:
             by_task = [
@@ -272,7 +277,8 @@ class PredictBatch:
                 several_models=is_several(self.model),
             )
             parent = parent_cells([*predictions.values()])
-            notes = [parent["note"]]
+            said = chain.from_iterable(each.get(row, ()) for each in of_forms)
+            notes = [parent["note"], *(each for each in said if each not in parent["note"])]
             for name, each, teachers in zip(panel.names, of_models, by_teacher, strict=True):
                 cells[row] |= teachers.get(row, {})
                 if row in each.rejected:
@@ -280,6 +286,16 @@ class PredictBatch:
             cells[row] |= parent | {"note": one_line("; ".join(filter(None, notes)))}
         pairs = zip(numbers, names or [""] * len(numbers), strict=True)
         return [_with_name(cells[row], name, names is not None) for row, name in sorted(pairs)]
+
+    def _notes(
+        self, model: Model, rows: "Rows[tuple[Prediction, ...]]"
+    ) -> Mapping[int, Sequence[str]]:
+        """Return what the molecules of rows get in other forms, by row number."""
+        if not self.forms:
+            return {}
+        read = {row: rows.items[row].read for row in rows.results}
+        with one_thread():
+            return form_notes(model, {k: m for k, m in read.items() if m is not None}, rows.results)
 
     def _profile(self, panel: ModelPanel) -> PropertyProfile | None:
         return read_profile(panel, self.goal) if self.goal else None

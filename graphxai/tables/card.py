@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
-from graphxai.chemistry.fragments import Fragments
+from graphxai.chemistry.fragments import Fragments, listed_names
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task
@@ -236,12 +236,15 @@ def molecule_card(
         "label": prediction.label,
         "target": with_unit(explanation.subject, explanation.unit),
         "legend": list(explanation.legend),
-        "ledger": {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
+        "output": rounded([explanation.output], 6)[0],
+        "sum": rounded([explanation.relevance.sum(dtype=np.float64)], 6)[0],
+        "ledger": explanation.ledger
+        and {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
         **view_facts(explanation),
         "others": {},
         "fragments": [
-            [part.name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
-            for part in parts
+            [name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
+            for name, part in zip(listed_names(parts), parts, strict=True)
         ],
         "trust": trust_facts(trust),
         "draw": drawing(mol if drawn is None else drawn, keep=drawn is not None),
@@ -263,7 +266,7 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
     """Return what a full card adds: other methods, all signs of trust, and why it is full."""
     return {
         "others": {
-            method: {"r": rounded(other.relevance), "output": rounded([other.ledger.output])[0]}
+            method: {"r": rounded(other.relevance), "output": rounded([other.output])[0]}
             for method, other in others.items()
         },
         "trust": trust_facts(trust),

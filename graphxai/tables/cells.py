@@ -97,14 +97,15 @@ def ledger_columns(model: Model) -> tuple[str, ...]:
 
 
 def ledger_cells(model: Model, explanation: Explanation) -> dict[str, str]:
-    """Return the cells of these columns."""
-    ledger = explanation.ledger
-    values = vars(ledger) | {
-        "structure": sum(ledger.structure.values()),
-        "other_inputs": sum(ledger.others.values()),
-        "unexplained": ledger.unexplained,
-    }
-    return {name: _text(name, values[name]) for name in ledger_columns(model)}
+    """Return the cells of these columns. Shares are empty for a method without a ledger."""
+    values = {"output": explanation.output, "without_nodes": explanation.without_nodes}
+    if (ledger := explanation.ledger) is not None:
+        values |= vars(ledger) | {
+            "structure": sum(ledger.structure.values()),
+            "other_inputs": sum(ledger.others.values()),
+            "unexplained": ledger.unexplained,
+        }
+    return {name: _text(name, values.get(name)) for name in ledger_columns(model)}
 
 
 def _named(panel: ModelPanel, place: int, headings: Sequence[str] | Mapping[str, Any]) -> list[str]:

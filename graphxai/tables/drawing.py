@@ -147,12 +147,18 @@ def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
     }
     wedges = {BondDir.BEGINWEDGE: "w", BondDir.BEGINDASH: "h", BondDir.UNKNOWN: "u"}
     rings = [tuple(ring) for ring in mol.GetRingInfo().AtomRings()]
+    open_centres = {
+        atoms[0].GetIdx()
+        for group in mol.GetStereoGroups()
+        if len(atoms := group.GetAtoms()) == 1 and group.GetGroupType().name != "STEREO_ABSOLUTE"
+    }
     bonds = []
     for bond in bonds_of(mol):
         i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         kind = kinds.get(bond.GetBondType(), 1)
         if kind == 1:
             kind = wedges.get(bond.GetBondDir(), 1)
+            kind = "u" if kind != 1 and i in open_centres else kind
         either = bond.GetStereo() == BondStereo.STEREOANY
         side = _inner_side(bond, rings, points) if kind in (2, "a") and not either else 0
         bonds.append([i, j, kind, side])

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from graphxai.api import explain, load, predict
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.tables.typed import as_text
 from graphxai.explainers.registry import Method
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
@@ -144,17 +145,19 @@ class GraphormerRegressor(RegressorMixin, _GraphormerEstimator):
     def fit(self, X: Any, y: ArrayLike) -> Self:
         """Train on molecules X (n), as SMILES or RDKit molecules, with values y (n) or (n, tasks).
 
-        A value may be NaN where it was not measured.
+        A value may be NaN where it was not measured, or a text such as ">7" where only a bound is
+        known.
 
         Raises:
             ImportError: the extra `train` is not installed.
             ValueError: fewer than 20 molecules can be read, or all values are alike.
         """
-        values = np.asarray(y, dtype=np.float64)
+        values = np.asarray(y)
+        values = np.asarray(y, dtype=np.float64 if values.dtype.kind in "biuf" else object)
         self.several_ = values.ndim > 1
         columns = values.reshape(len(values), -1).T
         names = ["y"] if len(columns) == 1 else [f"y{k + 1}" for k in range(len(columns))]
-        cells = [["" if np.isnan(v) else repr(v) for v in column] for column in columns.tolist()]
+        cells = [[as_text(value) for value in column] for column in columns.tolist()]
         self._train(X, dict(zip(names, cells, strict=True)))
         return self
 

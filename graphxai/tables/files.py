@@ -131,7 +131,7 @@ def _as_parquet(path: Path, format: CsvFormat) -> Iterator[IO[Any]]:
     It has no name, so that nothing is left of it if the process is killed.
     """
     with (
-        tempfile.TemporaryFile(dir=path.parent) as content,
+        tempfile.TemporaryFile(dir=place_of(path).parent) as content,
         io.TextIOWrapper(content, "utf-8", newline="") as text,
     ):
         yield text

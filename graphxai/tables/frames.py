@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from rdkit import Chem
 
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.tables.collections import column_values, structure_name
@@ -61,8 +62,9 @@ class ExplainFrame:
             ValueError: a column is missing.
         """
         is_pandas = isinstance(frame, pd.DataFrame)
-        existing = list(frame.columns if is_pandas else frame.schema.names)
-        values = column_values(frame, structure_name(frame, self.smiles_column))
+        existing = list(map(str, frame.columns if is_pandas else frame.schema.names))
+        cells = column_values(frame, structure_name(frame, self.smiles_column))
+        values = [Chem.MolToSmiles(v) if isinstance(v, Chem.Mol) else v for v in cells]
         numbers, names = (
             None
             if name is None

@@ -1,6 +1,6 @@
 """Read the rows of a table in chunks, and give them to a function here or in other processes."""
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -60,10 +60,13 @@ class RowSource:
     def of(
         cls, path: str | Path, smiles_column: str | None, name_column: str | None
     ) -> "RowSource":
-        """Open a table, or raise ValueError if it does not have these columns."""
+        """Open a table, or raise ValueError if it does not have these columns.
+
+        Without a `name_column`, names are in a column that is called so, see `Table.names_column`.
+        """
         table = open_table(path, smiles_column)
         table.structures  # noqa: B018 (raises an error that says what is missing)
-        return cls(table, None if name_column is None else table.column(name_column))
+        return cls(table, table.column(name_column) if name_column else table.names_column)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -72,10 +75,16 @@ class RowSource:
         columns = self.table.columns
         return tuple(n for n in columns if n not in taken and columns.count(n) == 1)
 
-    def headings(self, written: Collection[str]) -> dict[str, str]:
-        """Name the other columns so that they differ from the `written` columns of an output."""
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """The columns that outputs repeat in their places: structures, names and the others."""
+        kept = (self.table.structures.name, self.name_column, *self.others)
+        return tuple(dict.fromkeys(name for name in self.table.columns if name in kept))
+
+    def headings(self, written: Collection[str], columns: Iterable[str]) -> dict[str, str]:
+        """Name some columns so that they differ from the `written` columns of an output."""
         headings: dict[str, str] = {}
-        for name in self.others:
+        for name in columns:
             heading = name
             while heading in written or heading in headings.values():
                 heading = f"input {heading}"
@@ -115,9 +124,9 @@ def own_cell(text: str) -> str:
     return CONTROL.sub(" ", text)
 
 
-def other_cells(row: TableRow, headings: Mapping[str, str]) -> dict[str, str]:
+def other_cells(row: TableRow, headings: Iterable[str]) -> dict[str, str]:
     """Return the cells of a row's other columns as they are, by their headings in an output."""
-    return dict(zip(headings.values(), map(own_cell, row.others), strict=True))
+    return dict(zip(headings, map(own_cell, row.others), strict=True))
 
 
 def map_rows(

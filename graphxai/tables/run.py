@@ -116,8 +116,9 @@ def explain_table(
             raise ValueError(f"unknown format {name!r}; choose from {', '.join(FORMATS)}.")
     if "parquet" in settings.formats:
         require_pyarrow(Path("explanations.parquet"))
-    folder, named = folder_at(folder), settings.name_column is not None
+    folder = folder_at(folder)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    named = source.name_column is not None
     description = _description(model, source, explainer, settings)
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
     rejected, nearness = 0, Counter[str]()
@@ -201,9 +202,9 @@ def predict_table(
     models: Any = tuple(model) if isinstance(model, Sequence) else model
     for each in models if several else (models,):
         require_molecules(each)
-    batch = PredictBatch(models, settings.level, goal)
-    named = settings.name_column is not None
+    batch = PredictBatch(models, settings.level, goal, settings.forms)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
+    named = source.name_column is not None
     outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
     chunks = source.chunks()
     first = list(islice(chunks, 1))  # a damaged file raises before anything is written
@@ -225,7 +226,8 @@ def predict_table(
             nearness.update(row.get("training_set", "") for row in done)
             refused += len(failed)
             for row in failed[: max(0, KEPT_REASONS - len(left_out))]:
-                left_out.append(RejectedRow(row["row"], row["smiles"], row["reason"]))
+                smiles = row[outputs.places["smiles"]]
+                left_out.append(RejectedRow(row["row"], smiles, row["reason"]))
             progress(len(rows))
     return TableCounts(nearness.total(), refused, nearness=nearness), left_out
 
@@ -255,28 +257,35 @@ class _Outputs:
 
     Attributes:
         headings: the names of the table's other columns in the outputs.
+        places: the names of its columns of names and structures there, by those in a result.
         done: how rows with a result are written.
         rejected: how rows that were left out are written.
     """
 
-    headings: Mapping[str, str]
+    headings: tuple[str, ...]
+    places: Mapping[str, str]
     done: CsvFormat
     rejected: CsvFormat
 
     @classmethod
     def of(cls, source: RowSource, columns: Mapping[str, type], excel_safe: bool) -> "_Outputs":
-        """Put the table's other columns after those that identify a row."""
-        headings = source.headings({*columns, "reason"})
-        first = {name: kind for name, kind in columns.items() if name in IDENTIFYING}
-        others = dict.fromkeys(headings.values(), str)
+        """Put the table's columns, as they are and where they are, before the results."""
+        results = {name: kind for name, kind in columns.items() if name not in IDENTIFYING}
+        headings = source.headings({"row", *results, "reason"}, source.repeated)
+        first = {"row": int, **dict.fromkeys(headings.values(), str)}
+        places = {"smiles": headings[source.table.structures.name]}
+        if source.name_column is not None:
+            places["name"] = headings[source.name_column]
+        others = tuple(headings[name] for name in source.others)
         look = source.table.dialect, excel_safe
-        done = CsvFormat({**first, **others, **columns}, *look)
-        return cls(headings, done, CsvFormat({**first, **others, "reason": str}, *look))
+        done = CsvFormat({**first, **results}, *look)
+        return cls(others, places, done, CsvFormat({**first, "reason": str}, *look))
 
     def cells(self, row: TableRow, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cells of a row with its result, also for its record of an SD file."""
         others = other_cells(row, self.headings)
-        cells = others | dict(result)
+        results = {name: cell for name, cell in result.items() if name not in self.places}
+        cells = others | results | {self.places[n]: result[n] for n in self.places if n in result}
         if "record" in cells:
             cells["record"] = with_items(cells["record"], others)
         return cells

@@ -91,6 +91,13 @@ class TableRunSettings:
 class PredictionSettings(TableRunSettings):
     """The options for predicting a table."""
 
+    forms: bool = option(
+        False,
+        "Note what the isomers at centres that are not drawn get, at most 16, and likely tautomers"
+        " with another answer. A row takes three to eight times as long.",
+        applies_to=("table",),
+    )
+
 
 @documented
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from graphxai.contract.structure import IntArray, shortest_paths
 from graphxai.engine.request import NodeLayout
 
 from .attribute_roles import attribute_roles
+from .chosen import nodes_asked
 from .subgraphs import restricted, same_without_nodes
 
 # Attributes that do not count as further inputs.
@@ -63,6 +64,11 @@ class WrappedBatch:
     def layout(self) -> NodeLayout:
         """The positions of the nodes."""
         return NodeLayout.of(self.mask, self.has_graph_token)
+
+    @property
+    def nodes_asked(self) -> int:
+        """The number of nodes for which each graph asks, with outputs next to each other."""
+        return 1 if self.graphs is None else len(nodes_asked(self.graphs))
 
     def contents(self) -> tuple[Any, ...]:
         """Return everything that makes up the batch. Batches with equal contents are alike."""
@@ -225,24 +231,27 @@ class WrappedBatch:
         subgraphs = [restricted(g, keep[b, :n], roles) for b, (g, n) in pairs]
         return collate_graphs(subgraphs if last is None else [*subgraphs, graphs[last]])
 
-    def emptied(
-        self, row: int, count: int, attributes: Collection[str] | None = None
-    ) -> "WrappedBatch":
-        """Remove all nodes, and append the first nodes of one graph, which PyG's pooling needs.
-
-        If the graphs are equal without their nodes, one of them stands for all.
+    def first_nodes(self, row: int, count: int, attributes: Collection[str] | None = None) -> Data:
+        """Return the graph of a row with only its first nodes.
 
         Args:
             row: the number of the graph.
             count: how many of its nodes stay.
             attributes: the names of the attributes that the model reads, or None if it reads all.
         """
-        graphs = self.examples()
-        beside = graphs[row]
-        if count < int(self.num_nodes[row]):
-            first = torch.arange(int(self.num_nodes[row]), device=self.x.device) < count
-            beside = restricted(beside, first, attribute_roles(graphs, attributes))
-        return collate_graphs([*_without_nodes(graphs, attributes), beside])
+        graphs, n = self.examples(), int(self.num_nodes[row])
+        if count >= n:
+            return graphs[row]
+        first = torch.arange(n, device=self.x.device) < count
+        return restricted(graphs[row], first, attribute_roles(graphs, attributes))
+
+    def emptied(self, beside: Data, attributes: Collection[str] | None = None) -> "WrappedBatch":
+        """Remove all nodes, and append a graph with nodes, which PyG's pooling needs.
+
+        If the graphs are equal without their nodes, one of them stands for all. `attributes` are
+        the names of the attributes that the model reads, or None if it reads all.
+        """
+        return collate_graphs([*_without_nodes(self.examples(), attributes), beside])
 
     def beside_empty(self, attributes: Collection[str] | None = None) -> "WrappedBatch | None":
         """Put a graph without nodes before the others, or return None if there are several.

@@ -21,6 +21,7 @@ from graphxai.contract.inputs import EXPLAINED_NODE
 from .chosen import (
     PAIR,
     advice_for_node_outputs,
+    nodes_asked,
     outputs_of_explained_pairs,
     rows_of_explained_nodes,
     with_rows_of_hidden_nodes,
@@ -160,6 +161,8 @@ def as_outputs(
     outputs = answer[:, None] if answer.dim() == 1 and len(answer) == size else answer
     if answer.dim() == 0 and size == 1:
         outputs = answer.reshape(1, 1)
+    if graphs is not None:
+        columns *= len(nodes_asked(graphs))
     if outputs.shape != (size, columns):
         advice = (
             "If it returns one row per node, choose a node with explain(..., node=...), or select"

@@ -6,13 +6,14 @@ output is zero. The same holds for models that read their answer at nodes that t
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import EXPLAINED_NODE, as_list
+from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, NodesAsked, as_list
 
 TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
 PAIR = "explained_pair_index"  # the two nodes (2, 1), which PyG renumbers in a batch like edges
@@ -52,7 +53,7 @@ def mark_explained(inputs: Any, node: Any = None, pair: Any = None) -> Any:
         values = values * len(choices) if len(values) == 1 else values
     if len(choices) != len(values):
         raise ValueError(f"{name}= names {len(choices)} {name}s for {len(values)} inputs.")
-    note = _with_node if name == "node" else _with_pair
+    note = partial(_with_node, windows={}) if name == "node" else _with_pair
     graphs = [note(value, chosen) for value, chosen in zip(values, choices, strict=True)]
     return graphs if several else graphs[0]
 
@@ -68,8 +69,11 @@ def _as_choices(choice: Any, name: str) -> list[Any] | None:
     return None if name == "pair" and all(type(end) is int for end in choice) else choice
 
 
-def _with_node(value: Any, node: Any) -> Any:
-    """Copy a graph and note in it which node is explained."""
+def _with_node(value: Any, node: Any, windows: dict[int, Tensor]) -> Any:
+    """Copy a graph and note in it which node is explained.
+
+    The notes of all nodes of a graph are windows of one tensor, which has a 2 between ones.
+    """
     if not isinstance(value, Data | HeteroData):
         raise ValueError(f"node= needs PyG graphs as inputs, not {type(value).__name__}.")
     graph = copy(value)
@@ -84,8 +88,10 @@ def _with_node(value: Any, node: Any) -> Any:
     else:
         count = int(value.num_nodes or 0)
     _require_node(node, count)
-    graph[EXPLAINED_NODE] = torch.ones(count, dtype=torch.long)
-    graph[EXPLAINED_NODE][node] = 2
+    if count not in windows:
+        windows[count] = torch.ones(2 * count, dtype=torch.long)
+        windows[count][count] = 2
+    graph[EXPLAINED_NODE] = windows[count][count - node : 2 * count - node]
     return graph
 
 
@@ -109,6 +115,11 @@ def _require_node(node: Any, count: int) -> None:
     """Raise ValueError unless a graph of `count` nodes has the node."""
     if type(node) is not int or not 0 <= node < count:
         raise ValueError(f"there is no node {node!r}: the graph has nodes 0 to {count - 1}.")
+
+
+def is_about_nodes(graph: Data | Mapping[str, Any]) -> bool:
+    """Return whether the output is that of a node or pair, so that it is zero without these."""
+    return EXPLAINED_NODE in graph or PAIR in graph
 
 
 def chosen_nodes(graph: Data | Mapping[str, Any]) -> list[int]:
@@ -163,19 +174,34 @@ def outputs_of_explained_pairs(
 def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
     """Return the row (B, C) of each graph's explained node, or zeros if that node is hidden.
 
-    The answer of the model needs one row per node (of the explained type). Otherwise return None.
+    If a graph asks for k nodes, their rows follow each other, (B, k * C). The answer of the model
+    needs one row per node (of the explained type). Otherwise return None.
     """
     codes: Tensor = graphs[EXPLAINED_NODE]
     if isinstance(answer, Mapping):
         answer = answer[graphs[TYPE][0]]
-    candidates = codes[codes > 0] == 2
+    is_candidate = codes > 0
+    candidates = codes[is_candidate]
     if not isinstance(answer, Tensor) or not answer.dim() or len(answer) != len(candidates):
         return None
-    rows = answer[candidates].flatten(1) if answer.dim() > 1 else answer[candidates, None]
-    if len(rows) == graphs.num_graphs:
-        return rows
-    graph = graphs.batch[codes == 2]
-    return rows.new_zeros(graphs.num_graphs, rows.shape[1]).index_add(0, graph, rows)
+    (nodes,) = (candidates > 1).nonzero(as_tuple=True)
+    asked = torch.tensor(nodes_asked(graphs), device=codes.device) - 2
+    size, several = graphs.num_graphs, int(asked.max()) + 1
+    place = graphs.batch[is_candidate][nodes] * several + candidates[nodes] - 2
+    if len(nodes) == size * several:
+        row = torch.empty_like(place)
+        row[place] = nodes
+        return answer[row.view(size, several)[:, asked]].flatten(1)
+    rows = answer[nodes].flatten(1) if answer.dim() > 1 else answer[nodes, None]
+    rows = rows.new_zeros(size * several, rows.shape[1]).index_add(0, place, rows)
+    return rows.unflatten(0, (size, several))[:, asked].flatten(1)
+
+
+def nodes_asked(graphs: Any) -> tuple[int, ...]:
+    """Return the codes of the nodes that a graph, or each graph of a batch, asks for."""
+    asked = graphs.get(ASKED, NodesAsked())
+    codes: tuple[int, ...] = (asked[0] if isinstance(asked, list) else asked).codes
+    return codes
 
 
 def with_rows_of_hidden_nodes(

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import EXPLAINED_NODE, InputError, check_one_graph
+from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, InputError, check_one_graph
 
 from .chosen import PAIR, TYPE
 
 SCHEMA = "schema"  # the attribute of a graph that describes its types
 # Attributes that are no inputs of the model.
-OF_TYPES = (SCHEMA, "node_type", "edge_type", EXPLAINED_NODE, TYPE, PAIR)
+OF_TYPES = (SCHEMA, "node_type", "edge_type", EXPLAINED_NODE, ASKED, TYPE, PAIR)
 EdgeType = tuple[str, str, str]
 
 

@@ -81,8 +81,10 @@ class ModelChecks:
     def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
         """Find out whether the model mixes graphs, at the first batch of several graphs."""
         if not self.has_looked_for_mixing:
-            self.has_looked_for_mixing = True
+            self.has_looked_for_mixing = True  # this holds in the passes of the check
             self._ends = without_traces(_look_at_ends, model, batch)
+            # a single graph may be only a few nodes of one, which are too few for some models
+            self.has_looked_for_mixing = self._ends is not None or len(batch) > 1
             self.mixing = None if self._ends is None else self._ends.mixed_in
 
     def warn_of_mixing(self, name: str, method: str) -> None:

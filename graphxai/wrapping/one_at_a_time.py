@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.contract.inputs import EXPLAINED_NODE
-
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
-from .chosen import PAIR
+from .chosen import is_about_nodes, nodes_asked
 from .subgraphs import restricted
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
@@ -75,8 +73,8 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
 
     `empty` is the graph without its nodes. If one of the nodes is explained, the output is zero.
     """
-    if EXPLAINED_NODE in graph or PAIR in graph:
-        return tokens.new_zeros(1, model.config.num_outputs)
+    if is_about_nodes(graph):
+        return tokens.new_zeros(1, model.config.num_outputs * len(nodes_asked(graph)))
     if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
         return output
     warn_of_zeroed_nodes(model)
@@ -90,7 +88,7 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     If one of its nodes was to be explained, the output is zero. If the model has no finite output
     for an empty graph, warn and return NaN.
     """
-    if EXPLAINED_NODE in empty or PAIR in empty:
+    if is_about_nodes(empty):
         return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
     if (output := _finite_output(model, empty)) is not None:
         return output
@@ -98,14 +96,17 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
 
 
-def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch) -> Tensor | None:
-    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite."""
+def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch, beside: Data) -> Tensor | None:
+    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite.
+
+    They run beside another graph if they cannot run alone.
+    """
     graphs = batch.examples()
     roles = attribute_roles(graphs, model.attributes_read())
     outputs = []
     for graph in graphs:
         no_nodes = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
-        output = _finite_output(model, restricted(graph, no_nodes, roles), beside=graph)
+        output = _finite_output(model, restricted(graph, no_nodes, roles), beside=beside)
         if output is None:
             return None
         outputs.append(output)

@@ -13,6 +13,7 @@ When edges are removed, the graph is encoded again without them.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
@@ -22,7 +23,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.inputs import EXPLAINED_NODE
+from graphxai.contract.inputs import EXPLAINED_NODE, Input
 from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
 from graphxai.models.graphormer.masked_atoms import (
     ROUNDS,
@@ -105,7 +106,7 @@ def operators_for(model: Model, resampling: Resampling | None = None) -> tuple[O
 
 def outputs_of_parts(
     model: Model,
-    data: Data,
+    data: "Data | Input",
     keep: Tensor,
     operator: Operator = "mask",
     resampling: Resampling | None = None,
@@ -116,7 +117,8 @@ def outputs_of_parts(
 
     Args:
         model: the model.
-        data: the encoded graph.
+        data: the encoded graph. An `Input` is answered by the mean over its passes, as predictions
+            are, and a graph alone by one pass.
         keep: True for the nodes that stay (K, N).
         operator: how nodes are removed.
         resampling: how `resample` draws atoms.
@@ -127,10 +129,9 @@ def outputs_of_parts(
     return outputs_of_many(model, [data], [keep], operator, resampling)[0]
 
 
-@torch.inference_mode()
 def outputs_of_many(
     model: Model,
-    graphs: Sequence[Data],
+    graphs: "Sequence[Data | Input]",
     keeps: Sequence[Tensor],
     operator: Operator = "mask",
     resampling: Resampling | None = None,
@@ -139,6 +140,32 @@ def outputs_of_many(
 
     Parts of similar size share a pass, even if they belong to different graphs.
     """
+
+    run = partial(_outputs_of_many, model, operator=operator, resampling=resampling)
+    return _mean_of_passes(run, graphs, keeps)
+
+
+def _mean_of_passes(
+    run: Callable[[Sequence[Data], Sequence[Tensor]], list[Tensor]],
+    graphs: "Sequence[Data | Input]",
+    keeps: Sequence[Tensor],
+) -> list[Tensor]:
+    """Run all passes of all graphs together, and return each graph's mean (K, num_outputs)."""
+    passes = [each.passes if isinstance(each, Input) else (each,) for each in graphs]
+    flat = [each.data if isinstance(each, Input) else each for of in passes for each in of]
+    kept = [keep for of, keep in zip(passes, keeps, strict=True) for _ in of]
+    outputs = iter(run(flat, kept))
+    return [torch.stack([next(outputs) for _ in of]).mean(0) for of in passes]
+
+
+@torch.inference_mode()
+def _outputs_of_many(
+    model: Model,
+    graphs: Sequence[Data],
+    keeps: Sequence[Tensor],
+    operator: Operator,
+    resampling: Resampling | None,
+) -> list[Tensor]:
     if operator not in OPERATORS:
         raise ValueError(f"unknown operator {operator!r}; choose from {', '.join(OPERATORS)}.")
     for data, keep in zip(graphs, keeps, strict=True):
@@ -148,7 +175,8 @@ def outputs_of_many(
     resampling = (resampling or Resampling()).of(model) if operator == "resample" else None
     if isinstance(model, Ensemble):
         members = [
-            outputs_of_many(member, graphs, keeps, operator, resampling) for member in model.members
+            _outputs_of_many(member, graphs, keeps, operator, resampling)
+            for member in model.members
         ]
         return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
@@ -163,7 +191,7 @@ def outputs_of_many(
 
 @torch.inference_mode()
 def outputs_without_edges(
-    model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor]
+    model: Model, graphs: "Sequence[Data | Input]", keeps: Sequence[Tensor]
 ) -> list[Tensor]:
     """Encode each graph again for K choices of its edges, and return the outputs (K, num_outputs).
 
@@ -175,6 +203,12 @@ def outputs_without_edges(
     Raises:
         ValueError: a wrapped model may read edges from a matrix.
     """
+    return _mean_of_passes(partial(_outputs_without_edges, model), graphs, keeps)
+
+
+def _outputs_without_edges(
+    model: Model, graphs: Sequence[Data], keeps: Sequence[Tensor]
+) -> list[Tensor]:
     pairs = [(graph, choice) for graph, keep in zip(graphs, keeps, strict=True) for choice in keep]
 
     def run(rows: Tensor) -> Tensor:

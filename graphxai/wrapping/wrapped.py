@@ -31,6 +31,7 @@ from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
 from .call_settings import CallSettings, WrappedConfig
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
+from .chosen import is_about_nodes
 from .describing import described_pass
 from .embedding import ReplacedRows, embedded_rows
 from .heterogeneous import OF_TYPES, SCHEMA
@@ -57,6 +58,7 @@ class WrappedModel(ShownModel, ModuleView):
     """A module, made by `wrap`, that meets the contract `contract.model.ExplainableModel`."""
 
     takes_variants = True  # of a batch, in one call of `encode`
+    joins_nodes = True  # one pass answers for several nodes of a graph
 
     def __init__(
         self, module: nn.Module, config: WrappedConfig, settings: CallSettings, name: str
@@ -276,7 +278,10 @@ class WrappedModel(ShownModel, ModuleView):
 
         If the model cannot run on such graphs, or hides nodes by setting them to zero, return None.
         They run beside a few nodes of the smallest graph, or beside all of them if that fails.
+        Without the node that is explained, or one of a pair, the output is zero.
         """
+        if batch.graphs is not None and is_about_nodes(batch.graphs):
+            return batch.x.new_zeros(len(batch) * batch.nodes_asked, self.config.num_outputs)
         number = batch.num_nodes.masked_fill(batch.num_nodes == 0, batch.mask.shape[1] + 1)
         smallest = int(number.argmin())
         whole = int(batch.num_nodes[smallest])
@@ -286,9 +291,11 @@ class WrappedModel(ShownModel, ModuleView):
                     hides = self.settings.graph_token and self._masks_padding
                     no_nodes = torch.zeros_like(batch.mask)
                     return self.encode(self.embed(batch), batch, no_nodes) if hides else None
-                if not self.shares_passes(batch):
-                    return outputs_without_any_nodes(self, batch)
-                emptied = batch.emptied(smallest, count, self.attributes_read())
+                beside = batch.first_nodes(smallest, count, self.attributes_read())
+                single = self.collate([beside]).to(self.device)
+                if not self.shares_passes(batch if len(batch) > 1 else single):
+                    return outputs_without_any_nodes(self, batch, beside)
+                emptied = batch.emptied(beside, self.attributes_read())
                 rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
                 return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
         return None
@@ -367,6 +374,9 @@ class WrappedModel(ShownModel, ModuleView):
         if not int(batch.num_nodes[last]):
             raise ValueError("none of these graphs has any nodes.")
         shown = batch.mask & keep
+        if bool(shown.any(-1).all()):
+            subgraphs = batch.without(shown, attributes=self.attributes_read())
+            return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
         subgraphs = batch.without(shown, last, self.attributes_read())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
         outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]

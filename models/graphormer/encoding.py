@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.inputs import EXPLAINED_NODE
+from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, NodesAsked
 from graphxai.contract.structure import IntArray, environment_rows, shortest_paths
 from graphxai.datasets.graph import Graph
 
@@ -263,11 +263,17 @@ def collate(graphs: "Sequence[Data | Graph]", pad_to: int | None = None) -> Grap
         bag_offsets=ends - sizes,
         num_nodes=num_nodes,
         y=torch.cat(of_nodes).float() if _are_tensors(of_nodes) else y,
-        explained=torch.stack([codes.argmax() for codes in chosen])
-        if _are_tensors(chosen)
-        else None,
+        explained=_explained(graphs[0].get(ASKED), chosen) if _are_tensors(chosen) else None,
         bounds=_stack_bounds([graph.get("bounds") for graph in graphs]),
     )
+
+
+def _explained(asked: NodesAsked | None, chosen: list[Tensor]) -> Tensor:
+    """Return the explained node of each graph (B,), or those that one graph asks for (1, k)."""
+    if asked is None:
+        return torch.stack([codes.argmax() for codes in chosen])
+    (codes,) = chosen
+    return torch.stack([(codes == code).int().argmax() for code in asked.codes])[None]
 
 
 def _are_tensors(values: list[Any]) -> TypeGuard[list[Tensor]]:

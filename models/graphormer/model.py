@@ -357,6 +357,12 @@ class NodeGraphormer(Graphormer):
         graphs, node = _explained(batch)
         return torch.cat([nodes[graphs, node][:, None], nodes], dim=1)
 
+    def forward(self, batch: GraphBatch) -> Tensor:
+        """Return outputs (B, num_outputs), or (1, k * num_outputs) for k nodes of one graph."""
+        if batch.explained is None or batch.explained.dim() == 1:
+            return super().forward(batch)
+        return self.labelled_outputs(batch)[batch.explained].flatten(1)
+
     def labelled_outputs(self, batch: GraphBatch) -> Tensor:
         """Return the outputs (nodes of all graphs, num_outputs)."""
         x = self.dropout(self._node_tokens(batch))

@@ -73,7 +73,7 @@ def test_a_pair_of_targets_is_their_difference_in_the_unit_it_names(target, expe
     batch = model.collate([model.prepare(IBUPROFEN).data])
     outputs = model(batch)[0].detach()
     assert explanation.target.startswith(label)
-    assert explanation.ledger.output == pytest.approx(float(expected(outputs)), abs=1e-5)
+    assert explanation.output == pytest.approx(float(expected(outputs)), abs=1e-5)
     assert abs(explanation.ledger.unexplained) < 1e-4
 
 
@@ -192,7 +192,7 @@ def test_titles_have_minus_signs_before_numbers_and_hyphens_in_names():
 def test_the_account_of_lrp_closes(a, b, target):
     contrast = gx.contrast("bace", a, b, target=target)
     account = contrast.account
-    outputs = [gx.explain("bace", s, target=target).ledger.output for s in (a, b)]
+    outputs = [gx.explain("bace", s, target=target).output for s in (a, b)]
     assert account.output == pytest.approx(outputs[0] - outputs[1], abs=1e-5)
     changed = account.changed_a - account.changed_b
     terms = account.common + changed + account.graph_token + account.biases

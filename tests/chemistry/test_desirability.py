@@ -7,8 +7,11 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.desirability import DesirabilityCurve, geometric_mean
+from graphxai.chemistry.profile_text import read_profile
+from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
 from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.prediction import Prediction
 from toy import random_graphormer
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
@@ -36,6 +39,19 @@ def test_a_value_is_as_desirable_as_the_published_formulas_say():
         assert rising(y) == pytest.approx(min(1.0, max(0.0, (y - 6.0) / 1.5)))
     falling = DesirabilityCurve(one_to=-1.0, zero_above=1.0)
     assert [falling(y) for y in (-5, -1, 0, 0.5, 1, 4)] == [1, 1, 0.5, 0.25, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sure"),
+    [(1.2, 2.8, True), (1.0, 3.0, True), (0.9, 2.8, False), (1.2, 3.1, False), (-2.0, 9.0, False)],
+)
+def test_a_goal_is_surely_met_if_both_ends_of_the_interval_meet_it(models, low, high, sure):
+    (goal,) = read_profile(ModelPanel.of(models[1]), "log D 1 to 3").goals
+    width = (high - low) / 2
+    prediction = Prediction(LOG_D.name, value=low + width, conformal=Conformal({"": [width] * 100}))
+    assert prediction.interval == pytest.approx((low, high))
+    assert goal.sure(prediction) is sure
+    assert goal.sure(Prediction(LOG_D.name, value=2.0)) is None
 
 
 def test_the_mean_is_geometric_and_a_single_zero_makes_it_zero():

@@ -147,8 +147,8 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     rows = read(out)
     assert list(rows[0]) == [
         "row",
-        "smiles",
         "name",
+        "smiles",
         "activity",
         "activity: inactive",
         "activity: active",
@@ -167,7 +167,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     parquet = pd.read_parquet(tmp_path / "p.parquet")
     pd.testing.assert_frame_equal(parquet, frame, check_dtype=False)
     code, text, _ = run("predict", table, "--model", checkpoint)
-    assert text.splitlines()[0].startswith("row,smiles,name,activity")
+    assert text.splitlines()[0].startswith("row,name,smiles,activity")
     code, text, _ = run("predict", "CCO", "--model", checkpoint)
     assert text.startswith("activity: ")
 
@@ -198,9 +198,9 @@ def test_several_models_predict_one_row_with_all_properties(run, tmp_path):
     code, printed, error = run("predict", str(table), *two, *wish)
     assert (code, "2 predicted, 2 left out" in error) == (0, True)
     rows = list(csv.DictReader(printed.splitlines(), delimiter="\t"))
-    assert [row["name"] for row in rows] == ["a", "d"]
+    assert [row["ID"] for row in rows] == ["a", "d"]
     for row in rows:
-        alone = gx.predict("solubility", row["smiles"])["solubility"]
+        alone = gx.predict("solubility", row["SMILES"])["solubility"]
         assert float(row["solubility (log mol/L)"]) == pytest.approx(alone.value, abs=1e-4)
         assert row["solubility_training_set"] == alone.nearness.word
         assert float(row["log D at pH 7.4_low"]) < float(row["log D at pH 7.4"])
@@ -442,7 +442,7 @@ def test_every_command_lists_the_existing_columns_if_one_is_missing(
     code, text, error = run(command, path, "--model", checkpoint, "--out", out)
     assert (code, text) == (1, "")
     assert "no column of structures" in error
-    assert "Name it with --smiles-column" in error
+    assert "name it with --smiles-column" in error
     assert "its columns: 'ID', 'mol'" in error
 
 

@@ -76,7 +76,7 @@ def test_predictions_can_be_guarded_for_a_spreadsheet(run, checkpoint, tmp_path)
     assert ",'=1+1," in run("predict", table, *options, "--excel-safe")[1]
     # Parquet needs no guard, and is made of a guarded table all the same
     run("predict", table, *options, "--excel-safe", "--out", tmp_path / "p.parquet")
-    assert pd.read_parquet(tmp_path / "p.parquet").loc[0, ["name", "=A1"]].tolist() == ["=1+1", "5"]
+    assert pd.read_parquet(tmp_path / "p.parquet").loc[0, ["ID", "=A1"]].tolist() == ["=1+1", "5"]
     rest = ("--excel-safe", "--format", "csv,parquet", "--pictures", "none", "--out", tmp_path)
     assert run("explain", table, *options, *rest)[0] == 0
     assert pd.read_parquet(tmp_path / "explanations.parquet")["=A1"].tolist() == ["5"]

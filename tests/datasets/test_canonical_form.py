@@ -1,23 +1,42 @@
 """However a compound is handed over, its features are those of one canonical form."""
 
 import json
-import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from rdkit import Chem
+from rdkit.Chem import EnumerateStereoisomers
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool
 from ways import WAYS, coming_perception
 
 import graphxai as gx
-from graphxai.chemistry.measurements import compounds_of
-from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
-from graphxai.datasets.molecules import molecule_graph, molecule_graphs
+from graphxai.cli.arguments import show_table
+from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_of
+from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table
-from graphxai.learning.cleaning import clean_table
+from graphxai.explainers import get_explainer
+from graphxai.models.graphormer import Graphormer
 from graphxai.tables.batches import PredictBatch
-from graphxai.tables.run import predict_table
+from graphxai.tables.drawing import drawing
+from graphxai.tables.run import explain_table, predict_table
+from graphxai.visualization.molecule import structure
 from one_compound import test_part as held_out_for_test
+
+
+def as_floats(molecule: str | Chem.Mol) -> Data:
+    graph = molecule_to_data(molecule)
+    return Data(x=graph.x.float(), edge_index=graph.edge_index)
+
+
+class OneAtom(nn.Module):
+    def forward(self, x, edge_index, batch):
+        return global_add_pool(x[:, :1], batch)
+
 
 NITROFURANTOIN = "O=C1CN(N=Cc2ccc([N+](=O)[O-])o2)C(=O)N1"
 ADRIFT = ["O=C1Nc2ccccc2/C1=C/c1ccc[nH]1", "O=C(O)/C=C\\c1ccccc1", "C[C@H]1CC[C@@H](O)CC1"]
@@ -104,35 +123,6 @@ def test_the_form_of_a_form_is_itself(compounds):
         assert canonical_form(form.mol).smiles == form.smiles == canonical_smiles(form.smiles)
 
 
-# Files that may ask RDKit's objects for configuration, isotopes or atom numbers, and for what.
-DECIDES = re.compile(r"AssignStereochemistry|\.GetStereo\(|GetChiralTag|SetIsotope|GetIsotope")
-PLACES = {
-    "datasets/canonical_form.py": "the form",
-    "datasets/features.py": "the features of the form",
-    "datasets/molecule_reading.py": "what published models read as drawn",
-    "datasets/standardise.py": "which charges and hydrogens of the form move",
-    "datasets/tautomer_form.py": "which protons of the form move",
-    "datasets/recombine.py": "labels of attachment points",
-    "graphxai/chemistry/neighbours.py": "labels of attachment points",
-    "graphxai/chemistry/transformations.py": "which isomers there are",
-    "graphxai/chemistry/substituents.py": "labels of attachment points",
-    "graphxai/tables/drawing.py": "what is drawn",
-    "graphxai/visualization/layout.py": "which atoms resonance makes equivalent",
-    "graphxai/wrapping/estimators.py": "what scikit-learn's models are fed",
-}
-
-
-def test_configuration_and_isotopes_are_decided_in_one_place():
-    """A new file that reads them from a live molecule has to say here what for."""
-    files = [
-        p for room in ("datasets", "models", "graphxai") for p in (SOURCE / room).rglob("*.py")
-    ]
-    here = {
-        p.resolve().relative_to(SOURCE).as_posix() for p in files if DECIDES.search(p.read_text())
-    }
-    assert here == set(PLACES)
-
-
 RACEMATES = {
     "of one centre": (
         *("C[C@H](N)c1ccccc1 |&1:1|", "C[C@@H](N)c1ccccc1 |&1:1|", "C[C@H](N)c1ccccc1 |o1:1|"),
@@ -160,11 +150,73 @@ def test_a_racemate_is_one_compound_whichever_image_is_drawn(written, read):
 def test_a_racemate_is_no_enantiomer_in_any_file(tmp_path):
     drawn = RACEMATES["of one centre"][3]
     e = gx.explain(gx.load("lipophilicity"), drawn)
-    assert e.note == "a centre in a group & or o is read as undefined; salt removed: hydrochloride"
+    of_enantiomer = gx.explain(gx.load("lipophilicity"), "C[C@H](N)c1ccccc1").prediction
+    assert e.note == (
+        "a centre in a group & or o is read as undefined; salt removed: hydrochloride;"
+        f" its 2 isomers get {of_enantiomer.value:.2f} (log D at pH 7.4)"
+    )
     assert e.as_given.smiles == drawn
+    assert e.smiles == "C[C@H](N)c1ccccc1 |&1:1|"
     for suffix, read in ((".sdf", Chem.MolFromMolBlock), (".smi", Chem.MolFromSmiles)):
         mol = read(e.save(tmp_path / f"e{suffix}").read_text().split("\t")[0])
-        assert not Chem.FindMolChiralCenters(mol, includeUnassigned=False)
+        assert canonical_smiles(mol) == "CC(N)c1ccccc1"
+        (group,) = mol.GetStereoGroups()
+        assert group.GetGroupType() == Chem.StereoGroupType.STEREO_AND
+    enantiomer = Chem.MolFromSmiles("C[C@H](N)c1ccccc1")
+    pictures = [structure(mol, (300, 300))[0] for mol in (e.molecule, enantiomer)]
+    assert pictures[0].count("<path") - pictures[1].count("<path") == len("and1")
+    wedges = [[kind for *_, kind, _ in drawing(mol)["b"]] for mol in (e.molecule, enantiomer)]
+    assert "u" in wedges[0]
+    assert not {"u"} & {*wedges[1]}
+
+
+GROUPED = (
+    *("C[C@@H](N)c1ccccc1.Cl |&1:1|", "Cl.O[C@@H](C)c1ccccc1 |o1:2|"),
+    *("C[C@@H](N)[C@H](O)c1ccccc1.Cl |&1:1,3|", "[2H]O[C@H](C)c1ccccc1 |&1:2|"),
+    *("C[C@H](N)[C@@H](O)[C@H](F)c1ccccc1.Cl |&1:1,3,o2:5|", "C[C@H](O)[C@@H](N)CC |&1:1,o1:3|"),
+)
+
+
+@pytest.mark.parametrize("drawn", GROUPED)
+@pytest.mark.parametrize("read", [str, Chem.MolFromSmiles, from_mol_block])
+def test_a_parent_keeps_groups_and_leads_back_to_the_atoms_given(drawn, read):
+    """The atoms of its SMILES, and of its molecule, are those of the features."""
+    given = read(drawn)
+    graph = molecule_graph(given, canonical=True, standardise="parent")
+    whole = Chem.MolFromSmiles(drawn) if isinstance(given, str) else given
+    mol = Chem.MolFromSmiles(graph.smiles) if isinstance(given, str) else graph.mol
+    numbers = [atom.GetAtomicNum() for atom in mol.GetAtoms()]
+    assert numbers == [whole.GetAtomWithIdx(k).GetAtomicNum() for k in graph.as_given.atoms]
+    assert numbers == (graph.x[:, 0] + 1).tolist()
+    kinds = sorted(group.GetGroupType().name for group in whole.GetStereoGroups())
+    assert sorted(group.GetGroupType().name for group in mol.GetStereoGroups()) == kinds
+    assert canonical_smiles(mol) == canonical_smiles(graph.read)
+
+
+def test_isomers_of_groups_are_those_of_rdkit():
+    options = EnumerateStereoisomers.StereoEnumerationOptions(onlyStereoGroups=True)
+    for drawn in GROUPED:
+        mol = Chem.MolFromSmiles(drawn)
+        expected = EnumerateStereoisomers.EnumerateStereoisomers(mol, options)
+        assert set(isomers_of(mol)[0]) == {Chem.CanonSmiles(Chem.MolToSmiles(m)) for m in expected}
+
+
+def test_a_note_says_what_the_isomers_of_groups_get():
+    model = gx.load("blood-brain-barrier")
+    (prediction,) = gx.predict(model, "C[C@H](N)[C@H](O)c1ccc(Cl)cc1 |&1:1,o1:3|").values()
+    four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccc(Cl)cc1" for a in ("", "@") for b in ("", "@")]
+    shares = predictions(model, four)[:, 0]
+    said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
+    assert prediction.note.endswith(f"{said} (blood-brain barrier)")
+    many = "C[C@H](F)[C@@H](O)[C@H](Cl)[C@H](N)[C@@H](C)Br |&1:1,&2:3,&3:5,&4:7,&5:9|"
+    (prediction,) = gx.predict(model, many).values()
+    assert "its 16 of 32 isomers get" in prediction.note
+
+
+def test_changes_begin_at_the_form_that_was_read_of_a_racemate():
+    found = gx.counterfactuals("lipophilicity", GROUPED[0], "> 1", n=2)
+    assert canonical_smiles(found.explanation.mol or found.explanation.smiles) == "CC(N)c1ccccc1"
+    assert not any("@" in each.smiles for each in found.ranked)
 
 
 def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):
@@ -177,7 +229,7 @@ def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".smi", ".sdf", ".csv", ".parquet", ".json"])
-@pytest.mark.parametrize("drawn", [NITROFURANTOIN, *ADRIFT, "[2H]O[C@H](C)c1ccccc1.Cl"])
+@pytest.mark.parametrize("drawn", [NITROFURANTOIN, *ADRIFT, *GROUPED[1:4]])
 def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suffix, drawn):
     model = gx.load("blood-brain-barrier")
     expected = predictions(model, [drawn])
@@ -191,41 +243,65 @@ def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suf
         assert np.abs(predictions(model, [read["smiles"]]) - expected).max() < 1e-4
     else:
         out = tmp_path / f"table{suffix}"
-        (tmp_path / "t.csv").write_text(f"smiles\n{drawn}\n")
+        (tmp_path / "t.csv").write_text(f'smiles\n"{drawn}"\n')
         predict_table(model, tmp_path / "t.csv", out)
         assert np.abs(predictions(model, out) - expected).max() < 1e-4
 
 
-def in_training(tmp_path: Path, texts: list[str]) -> list[str]:
-    """Return what training learns from these rows, without the alkanes beside them."""
-    others = ["C" * k for k in range(1, 31)]
-    rows = [f"{text},1" for text in texts] + [f"{text},{k % 2}" for k, text in enumerate(others)]
-    path = tmp_path / "table.csv"
-    path.write_text("\n".join(["smiles,y", *rows]))
-    return [
-        smiles for smiles in clean_table(path, "smiles", ["y"]).canonical if smiles not in others
-    ]
+def test_every_file_of_a_run_is_read_again_to_the_same_answers(tmp_path):
+    """Notebooks read them, too: as frames, or by `gx.explain` and `gx.predict`."""
+    model, given = gx.load("blood-brain-barrier"), [NITROFURANTOIN, *ADRIFT, *GROUPED]
+    rows = "".join(f'"{drawn}"\n' for drawn in given)
+    (tmp_path / "t.csv").write_text(f"smiles\n{rows}")
+    method = get_explainer("gradient_input")
+    explain_table(model, tmp_path / "t.csv", tmp_path, method, formats=("sdf", "parquet"))
+    expected = predictions(model, given)
+    for suffix in ("csv", "sdf", "parquet"):
+        again = predictions(model, tmp_path / f"explanations.{suffix}")
+        np.testing.assert_allclose(again, expected, atol=1e-4)
+    frame = pandas.read_parquet(tmp_path / "explanations.parquet")
+    np.testing.assert_allclose(predictions(model, frame), expected, atol=1e-4)
+    parents = frame.parent.where(frame.parent != "", frame.smiles).tolist()
+    np.testing.assert_allclose(predictions(model, parents), expected, atol=1e-4)
 
 
-DOORS = {
-    "graphs": lambda _, texts: [g.smiles for g in molecule_graphs(texts, **READING)],
-    "processes": lambda _, texts: [g.smiles for g in molecule_graphs(texts, workers=2, **READING)],
-    "training": in_training,
-    "measurements": lambda _, texts: compounds_of(texts, "parent"),
-    "predictions": lambda _, texts: [
-        row["parent"] or row["smiles"]
-        for row in PredictBatch("blood-brain-barrier")(texts, range(1, len(texts) + 1))
-    ],
-}
-READING = {"canonical": True, "standardise": "parent"}
-ONE_COMPOUND = {
-    "labels": ["CCOc1ccccc1", "CCOc1cccc[13cH]1", "[2H]C(C)Oc1ccccc1"],
-    "protons": ["Cn1c(=O)c2[nH]cnc2n(C)c1=O", "Cn1c(=O)c2nc[nH]c2n(C)c1=O"],
-    "a racemate": ["C[C@H](N)c1ccccc1.Cl |&1:1|", "C[C@@H](N)c1ccccc1 |&1:1|"],
-}
+def test_rows_of_models_that_are_fed_by_their_own_code_say_so(tmp_path):
+    """Wrapped models and converted Graphormers get what is drawn, as their authors' code does."""
+    published = Graphormer(replace(gx.load("bace").config, ties="floyd", standardise="as drawn"))
+    wrapped = gx.wrap(OneAtom(), kind="regression", featurize=as_floats, inputs="molecules")
+    for model in (published.eval(), wrapped):
+        (prediction, *_) = gx.predict(model, "CCO").values()
+        assert prediction.note == gx.explain(model, "CCO").note == "read as drawn"
+        assert not prediction.parent
+    assert not next(iter(gx.predict("bace", "CCO").values())).note
 
 
-@pytest.mark.parametrize("texts", ONE_COMPOUND.values(), ids=ONE_COMPOUND)
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_lets_in_one_compound(door, texts, tmp_path):
-    assert len({canonical_smiles(text) for text in DOORS[door](tmp_path, texts)}) == 1
+def test_a_table_says_beforehand_how_many_rows_take_several_passes(tmp_path, capsys):
+    """A value that mirror images share takes two for a chiral molecule."""
+    (tmp_path / "t.csv").write_text(f'smiles\nCCO\n{ADRIFT[2]}\n"{GROUPED[2]}"\n')
+    several = {"lipophilicity": "2 rows have stereocentres and take several passes"}
+    several["bace"] = "1 row has stereocentres and takes several passes"
+    for name, sentence in several.items():
+        show_table(tmp_path / "t.csv", "smiles", [gx.load(name)])
+        assert sentence in capsys.readouterr().err
+
+
+def test_rows_say_what_isomers_and_likely_tautomers_get_if_that_is_wanted():
+    model = gx.load("blood-brain-barrier")
+    drawn = ["CC(N)C(O)c1ccccc1", "Cn1cnc2c1c(=O)n(C)c(=O)n2C", *GROUPED[:1]]
+    rows = PredictBatch(model, forms=True)(drawn, [1, 2, 3])
+    four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccccc1" for a in ("", "@") for b in ("", "@")]
+    shares = predictions(model, four)[:, 0]
+    said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
+    assert rows[0]["note"] == f"{said} (blood-brain barrier)"
+    assert not rows[1]["note"]
+    assert rows[2]["note"].count("its 2 isomers get") == 1
+    plain = PredictBatch(model)(drawn, [1, 2, 3])
+    names = [name for name in plain[0] if name != "note"]
+    assert [[row[n] for n in names] for row in plain] == [[r[n] for n in names] for r in rows]
+    mifepristone = "CC#C[C@]1(O)CC[C@H]2[C@@H]3CCC4=CC(=O)CCC4=C3[C@@H](c3ccc(N(C)C)cc3)C[C@@]21C"
+    (row,) = PredictBatch(model, forms=True)([mifepristone], [1])
+    assert "a likely tautomer gets another class" in row["note"]
+    other = row["note"].rpartition(": ")[2]
+    (of_other,), (before,) = (gx.predict(model, s).values() for s in (other, mifepristone))
+    assert of_other.label != before.label

@@ -37,6 +37,34 @@ def test_a_scaffold_is_in_one_part_only() -> None:
     assert "c1ccccc1" in parts[0]  # the largest group
 
 
+def deepchem_split(smiles: list[str], first: int, second: int) -> list[list[int]]:
+    """DeepChem's ScaffoldSplitter: sets by size, then by their first molecule, from the largest."""
+    sets: dict[str, list[int]] = {}
+    for place, text in enumerate(smiles):
+        sets.setdefault(MurckoScaffold.MurckoScaffoldSmiles(text), []).append(place)
+    ordered = sorted(sets.items(), key=lambda each: (len(each[1]), each[1][0]), reverse=True)
+    train, valid, test = [], [], []
+    for _, members in ordered:
+        if len(train) + len(members) > first:
+            if len(train) + len(valid) + len(members) > second:
+                test += members
+            else:
+                valid += members
+        else:
+            train += members
+    return [train, valid, test]
+
+
+def test_scaffolds_of_equal_size_are_dealt_as_deepchem_deals_them() -> None:
+    """Eight rings of two molecules each: which of them are tested depends on the ties alone."""
+    rings = ("c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccsc1", "c1ccoc1", "C1CCCC1", "C1CC1", "C1CCC1")
+    smiles = [f"{start}{ring}" for start in ("C", "O") for ring in rings]
+    split = scaffold_split(smiles, (0.5, 0.25, 0.25))
+    parts = [split.train, split.valid, split.test]
+    assert parts == [tuple(sorted(part)) for part in deepchem_split(smiles, 8, 12)]
+    assert split.test == (0, 1, 8, 9)  # the scaffolds that come first
+
+
 def test_a_split_survives_json() -> None:
     for split in (random_split(20, 3), scaffold_split(SMILES)):
         assert Split.from_json(split.to_json()) == split

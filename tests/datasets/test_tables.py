@@ -167,9 +167,11 @@ def test_a_packed_file_is_read_whatever_its_name(tmp_path: Path) -> None:
 
 def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "id,Canonical_SMILES\n1,CCO\n")
-    assert open_table(path).choice == "structures: column 'Canonical_SMILES', by its name"
+    assert open_table(path).choice == (
+        "structures: column 'Canonical_SMILES', by its name; names: column 'id'"
+    )
     asked = open_table(path, "canonical_smiles")
-    assert (asked.structures.name, asked.choice) == ("Canonical_SMILES", "")  # as the user said
+    assert (asked.structures.name, asked.choice) == ("Canonical_SMILES", "names: column 'id'")
     path = written(tmp_path, "b.csv", "id,drawn\nX1,CCOC\nX2,c1ccccc1\n")
     assert "the only one whose cells can be read as SMILES" in open_table(path).choice
     assert open_table(written(tmp_path, "c.csv", "smiles,x\nCCO,1\n")).choice == ""
@@ -190,7 +192,7 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
         (",".join(f"c{k}" for k in range(33)) + "\n", "its columns: 'c0', .*, 'c29' and 3 more."),
         ("a,b\n1,2\n", "its columns: 'a', 'b'[.]$"),
         ("a,b\n1,2\n", "no column of structures.*--smiles-column.*'a', 'b'"),
-        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name one with"),
+        ("a,b\nCCOCC,CCCC\n", "several columns of structures, 'a', 'b': name it with"),
         ("Smiles,SMILES\nCCO,CCN\n", "several columns of structures"),
         ("a,ligand smiles\nCCOCC,CCCC\nCCCCO,CCC(\n", "several columns of structures"),
         ("a,b\nCCOCC,1\nCCCC(,2\n", "no column of structures"),
@@ -344,6 +346,18 @@ def test_a_bomb_of_zips_is_refused_by_the_sizes_it_states(
         open_table(tmp_path / "bomb.xlsx")
 
 
+@pytest.mark.parametrize("sign", [">", ">=", ">>", "\u2265", "\u2a7e"])
+def test_every_way_of_writing_above_is_a_lower_bound(sign: str) -> None:
+    (bound,) = parsed_numbers([f"{sign}10", "3"]).bounds
+    assert (bound.side, bound.value) == (1, 10)
+
+
+@pytest.mark.parametrize("sign", ["<", "<=", "<<", "\u2264", "\u2a7d"])
+def test_every_way_of_writing_below_is_an_upper_bound(sign: str) -> None:
+    (bound,) = parsed_numbers([f"{sign}10", "3"]).bounds
+    assert (bound.side, bound.value) == (-1, 10)
+
+
 def test_frames_and_arrays_give_their_structures() -> None:
     frame = pd.DataFrame({"SMILES": ["CCO", None], "y": [1.0, 2.5]}, index=[4, 2])
     assert structures_in(frame) == structures_in(frame.SMILES) == ["CCO", None]
@@ -370,6 +384,7 @@ def test_arrow_arrays_give_their_structures() -> None:
         (["1,234,567", "1,000"], [1234567, 1000]),
         (["1,234.5", "1,023"], [1234.5, 1023]),
         (["1.234,5", "1.023"], [1234.5, 1023]),
+        (["1,234.5", "12,023", "123,456"], [1234.5, 12023, 123456]),
     ],
 )
 def test_english_and_german_thousands_are_numbers(cells: list[str], values: list[float]) -> None:

@@ -44,7 +44,7 @@ def test_nodes_of_no_player_are_absent_and_wrapped_models_play_too():
     keep[0, 0] = True
     output = outputs_of_parts(model, prepare_for(model, graph).data, keep)
     assert alone([[True]])[0] == pytest.approx(float(output), rel=1e-5)
-    whole = gx.explain(model, graph).ledger.output
+    whole = gx.explain(model, graph).output
     assert gx.game(model, graph)(np.ones((1, n), bool))[0] == pytest.approx(whole, rel=1e-5)
 
 

@@ -22,11 +22,13 @@ from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
+from graphxai.evaluation.statistics import relative_change
 from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
 from graphxai.evaluation.trust.other_forms import another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
     Sign,
     residual_sign,
+    rewriting_sign,
     score_sign,
 )
 from graphxai.evaluation.trust.trust import Trust, explained_with_trust
@@ -167,6 +169,20 @@ def test_the_worst_sign_decides(levels, expected):
     assert trust.warns == (expected == "warning")
     for sign in signs:
         assert (sign.text in trust.sentence) == (sign.level == expected)
+
+
+def test_the_form_that_changes_relevance_most_is_judged(bace):
+    """One form that changes nothing does not excuse another one."""
+    explanation = gx.explain(bace, "CCO", "lrp")
+    relevance = explanation.relevance
+    same, other = relevance.copy(), relevance + np.array([0.0, 0.0, 1.0]) * np.abs(relevance).sum()
+    for forms in ([same, other], [other, same], [other]):
+        sign = rewriting_sign(explanation, forms)
+        assert (sign.level, sign.value) == (
+            "warning",
+            pytest.approx(relative_change(relevance, other)),
+        )
+    assert rewriting_sign(explanation, [same, same]).level == "good"
 
 
 def test_a_ledger_that_does_not_close_is_a_warning(bace):

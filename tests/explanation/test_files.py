@@ -63,10 +63,7 @@ def digit():
 def test_an_explanation_introduces_itself_in_a_few_words(verubecestat):
     text = repr(verubecestat)
     assert text.startswith(f"Explanation({VERUBECESTAT}: ")
-    assert (
-        f"for {verubecestat.target!r}, output {verubecestat.ledger.output:+.3f}, unexplained"
-        in text
-    )
+    assert f"for {verubecestat.target!r}, output {verubecestat.output:+.3f}, unexplained" in text
     assert len(text) < 400
 
 
@@ -88,7 +85,7 @@ def test_rdkit_puts_relevance_of_an_sd_file_on_the_atoms(several, tmp_path):
         assert [atom.GetSymbol() for atom in mol.GetAtoms()] == symbols
         assert Chem.MolToSmiles(mol) == Chem.CanonSmiles(explanation.smiles)
         assert mol.GetProp("Target") == "active"
-        assert float(mol.GetProp("Output")) == pytest.approx(explanation.ledger.output)
+        assert float(mol.GetProp("Output")) == pytest.approx(explanation.output)
         assert mol.GetProp("Prediction activity") == str(explanation.prediction)
     assert path.read_text().count("V2000") == len(explained)
 
@@ -215,7 +212,7 @@ def test_pyg_accepts_the_explanation_as_its_own(verubecestat, digit):
         assert pyg_explanation.available_explanations == ["node_mask"]
         assert np.array_equal(pyg_explanation.node_mask[:, 0].numpy(), explanation.relevance)
         assert pyg_explanation.num_nodes == len(explanation)
-        assert pyg_explanation.ledger["output"] == explanation.ledger.output
+        assert pyg_explanation.ledger["output"] == explanation.output
     data = molecule_to_data(VERUBECESTAT)
     assert verubecestat.to_pyg().edge_index.equal(data.edge_index)
     pixels = digit.to_pyg()

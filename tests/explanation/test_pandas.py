@@ -97,7 +97,7 @@ def test_explanations_have_a_row_per_input_with_a_small_picture(explanations, pr
     assert table.index.equals(FRAME.index)
     same = list(predictions.to_frame())
     pd.testing.assert_frame_equal(table[same], predictions.to_frame())
-    assert table.loc[12, "output"] == explanations[2].ledger.output
+    assert table.loc[12, "output"] == explanations[2].output
     assert pd.isna(table.loc[3, "picture"])
     page = table.to_html(escape=False)
     assert "\\n" not in page

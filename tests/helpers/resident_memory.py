@@ -1,9 +1,11 @@
-"""Measure the memory that curves of a large graph take, in a process that does nothing else."""
+"""Measure the memory that a task takes at most, in a process that does nothing else."""
 
 from pathlib import Path
 
 import torch
 
+import graphxai as gx
+from graphxai.contract.checkpoint_files import CheckpointError
 from graphxai.contract.target import Target
 from graphxai.evaluation.curves import several_series
 from toy import random_graphormer
@@ -16,6 +18,18 @@ def curve_memory_mb(nodes: int) -> float:
     before = resident_kb("VmRSS")
     several_series(model, [chain], [[torch.randn(nodes)]], Target("active"), steps=11)
     return (resident_kb("VmHWM") - before) / 1024
+
+
+def loading_memory_mb(path: Path) -> tuple[float, str]:
+    """Return by how many MB at most the resident set grows while a model loads, and the error."""
+    before = resident_kb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
+    try:
+        gx.load(path)
+        said = ""
+    except CheckpointError as error:
+        said = str(error)
+    return (resident_kb("VmHWM") - before) / 1024, said
 
 
 def resident_kb(field: str) -> int:

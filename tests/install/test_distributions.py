@@ -1,5 +1,7 @@
 """The wheel and the source are complete, keep to one namespace, and work outside the checkout."""
 
+import hashlib
+import json
 import subprocess
 import sys
 import tarfile
@@ -51,7 +53,7 @@ def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
     (metadata,) = [name for name in names if name.endswith("dist-info/METADATA")]
     stated = zipfile.ZipFile(wheel).read(metadata).decode()
     assert "License-Expression: MIT AND BSD-3-Clause AND CC-BY-SA-3.0" in stated
-    page = (ROOT / "docs" / "licences.md").read_text()
+    page = (ROOT / "docs" / "about.md").read_text()
     data = [n for n in names if n.endswith((".csv", ".png")) or n.endswith("model.safetensors")]
     for name in data:
         if "/pretrained/" in name:
@@ -65,6 +67,41 @@ def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
             assert name in page or f"{name.rpartition('/')[0]}/*.png" in page, name
 
 
+def test_the_sbom_names_the_javascript_weights_and_data_of_the_wheel_with_their_hashes(
+    wheel, tmp_path
+):
+    sbom = tmp_path / "graphxai.cdx.json"
+    root = {"type": "library", "bom-ref": "root", "name": "graphxai"}
+    packages = [{"type": "library", "bom-ref": "torch", "name": "torch"}]
+    edges = [{"ref": "root", "dependsOn": ["torch"]}, {"ref": "torch"}]
+    content = {"metadata": {"component": root}, "components": packages, "dependencies": edges}
+    sbom.write_text(json.dumps(content))
+    command = [sys.executable, ROOT / ".ci" / "sbom.py", wheel, sbom]
+    subprocess.run(command, check=True, capture_output=True)
+    listed = json.loads(sbom.read_text())
+    parts = {each["bom-ref"].removeprefix("file:"): each for each in listed["components"]}
+    assert "torch" in parts
+    (depending,) = [each for each in listed["dependencies"] if each["ref"] == "root"]
+    assert set(depending["dependsOn"]) == {each["bom-ref"] for each in listed["components"]}
+
+    with zipfile.ZipFile(wheel) as archive:
+        foreign = [n for n in archive.namelist() if n.endswith((".safetensors", ".csv", ".png"))]
+        foreign.append("graphxai/tables/app/openchemlib/openchemlib.js")
+        assert set(foreign) == set(parts) - {"torch"}
+        for name in foreign:
+            (entry,) = parts[name]["hashes"]
+            assert entry == {
+                "alg": "SHA-256",
+                "content": hashlib.sha256(archive.read(name)).hexdigest(),
+            }
+            assert parts[name]["licenses"]
+    assert parts[foreign[-1]]["purl"] == "pkg:npm/openchemlib@9.25.0"
+    folder = "graphxai/models/graphormer/pretrained"
+    assert parts[f"{folder}/bace/model.safetensors"]["type"] == "machine-learning-model"
+    (terms,) = parts[f"{folder}/lipophilicity/training.csv"]["licenses"]
+    assert terms == {"license": {"id": "CC-BY-SA-3.0"}}
+
+
 def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     for neighbour in ("models/graphormer", "datasets"):  # of another package, such as `datasets`
@@ -72,7 +109,7 @@ def test_wheel_works_outside_the_checkout(wheel, tmp_path):
     code = (
         "import graphxai, graphxai.datasets.samples as s, graphxai.models.graphormer as g;"
         "print(*graphxai.__path__, graphxai.__file__); print(*g.pretrained_names());"
-        "print(graphxai.explain('bace', 'CCO').ledger.output)"
+        "print(graphxai.explain('bace', 'CCO').output)"
     )
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'site'); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

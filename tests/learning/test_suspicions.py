@@ -1,6 +1,6 @@
 """Training counts what no model sees, and rows that differ in little but contradict each other."""
 
-import re
+from math import inf
 
 import pytest
 
@@ -88,22 +88,24 @@ CHEMBL = ("Smiles", "Standard Value", "Standard Relation")
     ["Standard Relation", "standard_relation", "StandardRelation", "pIC50 qualifier", "Operator",
      "modifier", "Prefix (pIC50)"],
 )  # fmt: skip
-def test_relations_beside_the_values_end_training_and_are_named(tmp_path, name):
+def test_relations_beside_the_values_are_read_as_bounds_and_said(tmp_path, name):
     rows = [("10000", "'>'"), ("1", "<"), ("5", ""), ("7", "'='"), (">8", ">"), ("", ">")]
     table = clean_table(chembl(tmp_path, (*CHEMBL[:2], name), rows), None, ["Standard Value"])
     finding = finding_of(table, "relations beside the values")
     assert ([row.row for row in finding.rows], finding.target) == ([1, 2], name)
-    with pytest.raises(ValueError, match=rf"{re.escape(repr(name))} .*>, <.*write the bounds"):
-        train_table(table, tmp_path / "run")
+    assert finding.done == "read as bounds: >, <"
+    limits = {row: tuple(b) for row, b in zip(table.rows, table.bounds[:, 0].tolist(), strict=True)}
+    assert (limits[1], limits[2], limits[5]) == ((10000, inf), (-inf, 1), (8, inf))
+    assert limits[3] == (-inf, inf)
 
 
-def test_units_beside_the_values_end_training_if_there_are_several(tmp_path):
+def test_units_that_cannot_be_converted_end_training(tmp_path):
     columns = ("Smiles", "Standard Value", "Standard Units")
-    rows = [("5", "nM"), ("6", "ug.mL-1"), ("", "mM"), *((str(k), "nM") for k in range(22))]
+    rows = [("5", "nM"), ("6", "%"), ("", "mM"), *((str(k), "nM") for k in range(22))]
     table = clean_table(chembl(tmp_path, columns, rows), None, ["Standard Value"])
     finding = finding_of(table, "units beside the values")
-    assert (finding.done, finding.count) == ("not read: nM, ug.mL-1", 24)
-    with pytest.raises(ValueError, match=r"'Standard Units' .*convert all values to one unit"):
+    assert (finding.done, finding.count) == ("not read: nM, %", 24)
+    with pytest.raises(ValueError, match=r"'Standard Units' .*keep the rows of one unit"):
         train_table(table, tmp_path / "run")
 
 
@@ -128,9 +130,7 @@ def test_columns_that_say_nothing_about_the_values_learned_are_no_reason_to_stop
 
 
 def test_values_alone_are_learned_if_that_is_wanted(tmp_path):
-    pytest.importorskip("lightning")
     path = chembl(tmp_path, CHEMBL, [("10000", "'>'")])
-    table = clean_table(path, None, ["Standard Value"])
-    options = {"epochs": 1, "split": "random", "teacher": False}
-    run = train_table(table, tmp_path / "run", values_alone=True, **options)
-    assert "relations beside the values (Standard Relation): 1" in (run / "README.md").read_text()
+    table = clean_table(path, None, ["Standard Value"], values_alone=True)
+    assert table.targets[0].limits[1] == 10000
+    assert not table.targets[0].bounded

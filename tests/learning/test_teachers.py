@@ -206,6 +206,16 @@ def test_labels_that_weights_predict_too_well_were_seen_under_another_name():
     assert len(reasons) == 2
     assert reasons[0].startswith("'renamed' (its read-out 'seen' predicts it with r2 1.000")
     assert reasons[1].startswith("'a class' (its read-out 'y' predicts it with ROC-AUC 1.000")
+    # Seen labels are told from a good model: a squared correlation of .89 is one, .91 is not.
+    for correlation, number in ((0.89**0.5, 0), (0.91**0.5, 1), (-(0.91**0.5), 1)):
+        seen = (values - values.mean()) / values.std()
+        rest = noise - noise.mean() - seen * np.mean(noise * seen)
+        mixed = correlation * seen + (1 - correlation**2) ** 0.5 * rest / rest.std()
+        column = [TargetColumn("mixed", "regression", (), "", len(mixed))]
+        assert len(labels_met(column, mixed[:, None], tasks, outputs)) == number
+        # forty-nine labels are too few to tell
+        few = np.where(np.arange(len(mixed)) < 49, mixed, np.nan)
+        assert labels_met(column, few[:, None], tasks, outputs) == []
     named = [TargetColumn("seen", "regression", (), "", len(values))]
     reasons = labels_met(named, noise[:, None], tasks, outputs)
     assert reasons == ["'seen' (a label of that name)"]

@@ -131,6 +131,50 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     assert rows[0] == rows[1]
 
 
+def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_named(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("lightning")
+    from safetensors.torch import load_file
+
+    from graphxai.learning.lightning import StateFile
+
+    graphs = twenty_molecules()
+    model = tiny()
+    fit(model, graphs, graphs, settings(epochs=1, ema_decay=None), tmp_path)
+    state = tmp_path / "state" / "last.ckpt"
+    stored = [(value.shape, value.sum().item()) for value in load_file(state).values()]
+    for weights in model.parameters():
+        assert (weights.shape, weights.sum().item()) in stored
+    torch.save({"a": "pickle"}, state)
+    with pytest.raises(ValueError, match=r"last\.ckpt is no state of a training .* train anew"):
+        StateFile().load_checkpoint(state)
+
+
+def test_a_state_keeps_the_kind_and_the_bits_of_every_value(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import StateFile
+
+    shared = torch.rand(3, 4)
+    state = {
+        "text": "ü\n",
+        "pair": (1, (2.5, None)),
+        "rows": [{0: True, 10: [], "": {}}],
+        "numbers": [0.1 + 0.2, 5e-324, -math.inf, 2**70],
+        "tensors": {"t": shared.t(), "same": shared, "step": torch.tensor(3), "none": shared[:0]},
+        "half": torch.tensor([1.1], dtype=torch.bfloat16),
+    }
+    StateFile().save_checkpoint(state, tmp_path / "state.ckpt")
+    back = StateFile().load_checkpoint(tmp_path / "state.ckpt")
+    for place in (["tensors", "t"], ["tensors", "same"], ["tensors", "step"], ["tensors", "none"]):
+        torch.testing.assert_close(
+            back[place[0]].pop(place[1]), state[place[0]].pop(place[1]), rtol=0, atol=0
+        )
+    torch.testing.assert_close(back.pop("half"), state.pop("half"), rtol=0, atol=0)
+    assert back == state
+    assert type(back["pair"]) is tuple
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("at", [(0, 0), (3, 1), (5, 2)], ids=["first step", "middle", "last step"])
 def test_a_training_that_a_scheduler_ends_has_an_error_status_and_resumes_to_the_same_weights(

@@ -51,7 +51,7 @@ def test_a_model_of_numbers_outside_0_to_1_is_explained(method: str) -> None:
     model, graph = small(num_node_features=4, num_edge_features=2), random_graph(1)
     explanation = gx.explain(model, graph, method, target="b")
     logits = model(model.collate([model.prepare(graph).data]))[0].detach()
-    assert explanation.ledger.output == pytest.approx(float(logits[1]), abs=1e-5)
+    assert explanation.output == pytest.approx(float(logits[1]), abs=1e-5)
     if method == "lrp":
         assert explanation.ledger.unexplained == pytest.approx(0.0, abs=1e-5)
     if method == "gradient_input":

@@ -55,15 +55,15 @@ def test_relevance_is_the_mean_over_the_members_with_its_spread(model, smiles, m
         np.testing.assert_allclose(e.members, each, atol=1e-6)
         np.testing.assert_allclose(e.relevance, each.mean(0), atol=1e-6)
         np.testing.assert_allclose(e.spread, each.std(0, ddof=1), atol=1e-6)
-        mean = np.mean([explanations[k].ledger.output for explanations in alone])
-        assert e.ledger.output == pytest.approx(mean, abs=1e-5)
+        mean = np.mean([explanations[k].output for explanations in alone])
+        assert e.output == pytest.approx(mean, abs=1e-5)
 
 
 def test_the_ledger_closes_and_says_what_no_nodes_give(model, smiles):
     for e in gx.explain(model, smiles):
         assert e.ledger.unexplained == pytest.approx(0, abs=1e-4)
-        alone = [gx.explain(member, e.smiles).ledger.without_nodes for member in model.members]
-        assert e.ledger.without_nodes == pytest.approx(np.mean(alone), abs=1e-5)
+        alone = [gx.explain(member, e.smiles).without_nodes for member in model.members]
+        assert e.without_nodes == pytest.approx(np.mean(alone), abs=1e-5)
 
 
 def test_all_members_are_explained_for_the_class_that_the_ensemble_predicts(smiles):

@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
+from graphxai.evaluation import node_series
+from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.models.graphormer import Graphormer, set_standardisation
 from graphxai.visualization import molecule_svg
 from one_compound import chosen_compounds, forms, outputs, tautomers
@@ -130,6 +135,41 @@ def test_mirror_images_of_a_symmetric_property_have_one_explanation(name, method
     shown = gx.predict(model, list(IMAGES), progress=False)
     values = [next(iter(each.values())).value for each in shown]
     assert values == pytest.approx([left.prediction.value] * 2, abs=1e-6)
+
+
+def test_mirror_images_have_one_account_by_fragments_bonds_and_removed_atoms():
+    """Whatever runs the model with atoms or bonds away sees the mean over both images, too."""
+    model = gx.load("lipophilicity")
+    network = Graphormer(replace(model.config, symmetric=False)).eval()
+    network.load_state_dict(model.state_dict())
+    relevance = torch.arange(9.0)
+
+    def accounts(explained, smiles):
+        item = prepare_for(explained, smiles)
+        player = {"hydroxyl": [2], "methyl": [0], "phenyl": [3, 4, 5, 6, 7, 8]}
+        coalitions = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]])
+        yield gx.game(explained, smiles, player)(coalitions)
+        yield node_series(explained, item, relevance, Target()).logits_with_top.numpy()
+        yield edge_shapley(explained, [smiles], permutations=2)[0].values
+
+    together, mirrored = (list(accounts(model, smiles)) for smiles in IMAGES)
+    alone = [list(accounts(network, smiles)) for smiles in IMAGES]
+    for k, values in enumerate(together):
+        np.testing.assert_allclose(values, mirrored[k], atol=1e-5)
+        assert np.abs(alone[0][k] - alone[1][k]).max() > 1e-3
+    for k in range(2):  # the orders of bonds are drawn
+        mean = np.mean([each[k] for each in alone], 0)
+        np.testing.assert_allclose(together[k], mean, atol=1e-5)
+
+
+def test_shapley_values_of_fragments_close_the_ledger_of_the_mean():
+    model, of_images = gx.load("lipophilicity"), []
+    for smiles in ("C[C@H](N)CNC(=O)c1ccccc1", "C[C@@H](N)CNC(=O)c1ccccc1"):
+        parts = gx.fragments(gx.explain(model, smiles), method="shapley")
+        ledger = parts.explanation.ledger
+        assert ledger.nodes + ledger.biases == pytest.approx(ledger.output, abs=1e-5)
+        of_images.append([part.relevance for part in parts])
+    np.testing.assert_allclose(*of_images, atol=1e-5)
 
 
 def test_diastereomers_of_a_symmetric_property_differ():

@@ -127,7 +127,7 @@ def test_hiding_an_atom_drops_every_structure_that_covers_it(model, smiles):
     occlusion = gx.explain(model, smiles, "occlusion")
     whole = by_hand(model, smiles)[0]
     assert occlusion.relevance == pytest.approx(2 * (whole - np.array(recounted)), abs=1e-6)
-    assert occlusion.ledger.without_nodes == pytest.approx(1 + 2 * model.means.item())
+    assert occlusion.without_nodes == pytest.approx(1 + 2 * model.means.item())
 
 
 def test_shapley_values_of_all_orders_of_three_atoms(model):
@@ -227,7 +227,7 @@ def test_the_account_sums_to_the_output_by_training_molecule_and_by_structure(mo
     smiles = "CC(=O)Nc1ccc(O)cc1"
     account, explained = kernel_account(model, smiles), gx.explain(model, smiles)
     assert account.output == pytest.approx(explained.prediction.value, abs=1e-12)
-    assert account.mean == pytest.approx(explained.ledger.without_nodes, abs=1e-12)
+    assert account.mean == pytest.approx(explained.without_nodes, abs=1e-12)
     for shares in (account.training, account.structures):
         total = math.fsum(each.share for each in shares)
         assert account.mean + total == pytest.approx(account.output, abs=1e-12)

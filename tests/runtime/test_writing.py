@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
 import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
+import graphxai as gx
 from graphxai.runtime import writing
 from graphxai.runtime.writing import (
     Appended,
     atomic_write,
+    exclusive_lock,
     folder_at,
     json_text,
     place_of,
@@ -44,6 +49,88 @@ def test_what_is_not_a_file_is_refused_with_the_reason(tmp_path):
             place_of(place)
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         folder_at(tmp_path / "pipe")
+
+
+def refused_to_others(write):
+    """Return what a user who does not own the files is told when they write."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        if os.getuid() == 0:  # to whom nothing is read-only
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            write()
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading, encoding="utf-8") as said:
+        return said.read()
+
+
+@pytest.fixture
+def read_only():
+    """Return a folder in which nobody may write, with a file that anybody may change."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "old.csv").write_text("old")
+        (folder / "old.csv").chmod(0o666)
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+
+
+def locked(path):
+    with exclusive_lock(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("new.csv", lambda path: write_whole(path, "x")),
+        ("old.csv", lambda path: write_whole(path, "x")),
+        ("new.csv", lambda path: Appended(path)),
+        ("new.parquet", lambda path: place_of(path)),
+        ("folder", lambda path: folder_at(path)),
+        ("folder/inner/deep", lambda path: folder_at(path)),
+        ("new.csv", locked),
+        ("", locked),
+    ],
+)
+def test_a_read_only_folder_gets_the_sentence_of_a_full_disk(read_only, name, write):
+    path = read_only / name
+    said = refused_to_others(lambda: write(path))
+    assert re.fullmatch(
+        rf"OSError: {path} cannot be written: (Permission denied|its folder is read-only)\."
+        " Nothing half-written was left\\.",
+        said,
+    ), said
+    assert [each.name for each in read_only.iterdir()] == ["old.csv"]
+    assert (read_only / "old.csv").read_text() == "old"
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "csv", "json", "html", "sdf", "parquet"])
+def test_no_form_of_a_result_says_anything_else(read_only, suffix):
+    explanation = gx.explain("bace", "CCO")
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    for path in (read_only / f"result.{suffix}", read_only / "folder" / f"result.{suffix}"):
+        said = refused_to_others(lambda path=path: explanation.save(path))
+        assert said.startswith(f"OSError: {read_only}/"), said
+        assert said.endswith(". Nothing half-written was left."), said
+
+
+def test_a_file_that_exists_grows_in_a_read_only_folder(read_only):
+    def grow():
+        with Appended(read_only / "old.csv") as file:
+            file.write(" and new")
+
+    assert refused_to_others(grow) == ""
+    assert (read_only / "old.csv").read_text() == "old and new"
 
 
 def test_an_error_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path):

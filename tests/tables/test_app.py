@@ -139,6 +139,7 @@ def test_the_page_needs_the_token_and_allows_its_own_script_alone(client):
     assert [part.rstrip(";") for part in policy.split() if "http" in part] == places
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["x-frame-options"] == "DENY"
+    assert page.headers["x-content-type-options"] == "nosniff"  # a SMILES is never run as a script
     assert page.headers["cache-control"] == "no-store"
 
 
@@ -188,7 +189,7 @@ def test_a_card_says_what_the_library_says(model, ask):
     card = ask("card", smiles=AMIDE)
     explanation = gx.explain(model, AMIDE, target="active")
     assert card["r"] == pytest.approx(explanation.relevance.tolist(), rel=1e-3)
-    assert card["ledger"]["output"] == pytest.approx(explanation.ledger.output, rel=1e-4)
+    assert card["ledger"]["output"] == pytest.approx(explanation.output, rel=1e-4)
     probability = explanation.prediction.probabilities["active"]
     assert card["now"]["value"] == pytest.approx(probability, rel=1e-3)
     assert card["trust"]["sentence"] == gx.trust(model, explanation).sentence

@@ -76,7 +76,7 @@ def test_fragments_and_contrasts_add_up(model):
     parts = gx.fragments(explanation)
     assert sum(f.relevance for f in parts) == pytest.approx(explanation.relevance.sum(), abs=1e-5)
     contrast = gx.contrast(model, "Cc1ccccc1O", "Cc1ccccc1N")
-    outputs = [gx.explain(model, text).ledger.output for text in ("Cc1ccccc1O", "Cc1ccccc1N")]
+    outputs = [gx.explain(model, text).output for text in ("Cc1ccccc1O", "Cc1ccccc1N")]
     assert contrast.account.output == pytest.approx(outputs[0] - outputs[1], abs=1e-6)
     assert abs(contrast.account.unexplained) < 1e-5
 

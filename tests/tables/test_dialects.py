@@ -47,12 +47,12 @@ def test_a_run_over_a_german_table_is_a_german_table(model, german: Path, tmp_pa
     explain_table(model, german, folder, get_explainer("lrp"), **options)
     done = rows_of(folder / "explanations.csv")
     assert [row["row"] for row in done] == ["1", "4"]
-    assert [row["name"] for row in done] == ["Essigsäure", "Äpfelsäure"]
+    assert [row["Säure"] for row in done] == ["Essigsäure", "Äpfelsäure"]
     assert [row["input pIC50"] for row in done] == ["4,76", "3,46"]  # the model has a task pIC50
     assert done[0]["Bemerkung"] == "=1+1"
     for row in done:
         assert "." not in row["pIC50"] + row["output"] + row["relevance"]
-        explanation = gx.explain(model, row["smiles"])
+        explanation = gx.explain(model, row["SMILES"])
         values = [float(v.replace(",", ".")) for v in row["relevance"].split()]
         assert values == pytest.approx(explanation.relevance.tolist(), abs=1e-5)
     rejected = rows_of(folder / "rejected.csv")

@@ -47,6 +47,19 @@ def test_values_are_those_of_the_model_that_it_trained(regressor, assay):
     np.testing.assert_allclose(as_molecules, predicted, rtol=1e-4)
 
 
+def test_values_may_be_bounds_as_for_the_command(monkeypatch):
+    """The command reads ">7" as a bound, and so the table that `fit` trains on has it."""
+    written = {}
+    monkeypatch.setattr(
+        gx.GraphormerRegressor, "_train", lambda self, X, columns: written.update(columns)
+    )
+    gx.GraphormerRegressor().fit(["C", "CC", "CCC", "CCCC"], [5.5, ">7", np.nan, "<= 4"])
+    assert written == {"y": ["5.5", ">7", "", "<= 4"]}
+    gx.GraphormerRegressor().fit(["C", "CC"], [[1.0, 2.0], [3.0, np.nan]])
+    assert written["y1"] == ["1", "3"]
+    assert written["y2"] == ["2", ""]
+
+
 def test_probabilities_are_in_the_order_of_the_classes(classifier, assay):
     smiles, _ = assay
     assert list(classifier.classes_) == ["potent", "weak"]

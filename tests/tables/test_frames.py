@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from rdkit import Chem
 
 import graphxai as gx
 from graphxai.tables.batches import ExplainBatch
@@ -32,7 +33,7 @@ def test_a_frame_has_the_numbers_of_explain(batch):
     for k in (0, 2):
         expected = gx.explain(batch.model, smiles[k])
         np.testing.assert_allclose(result["relevance"][k], expected.relevance, atol=1e-6)
-        assert result["output"][k] == pytest.approx(expected.ledger.output, rel=1e-5)
+        assert result["output"][k] == pytest.approx(expected.output, rel=1e-5)
     assert list(result) == explain.schema.names
 
 
@@ -68,3 +69,11 @@ def test_results_keep_the_index_of_their_frame_and_its_column_is_found_by_itself
     assert joined.smiles.tolist() == ["CCOC", "CCSC", "CCNC"]
     upper = frame.rename(columns={"drawn": "SMILES"})
     assert ExplainFrame(batch, "smiles")(upper).index.tolist() == [2, 0, 1]
+
+
+def test_cells_may_be_molecules_and_columns_numbers(batch):
+    frame = pd.DataFrame([["a", Chem.MolFromSmiles("CCO")], ["b", Chem.MolFromSmiles("CCN")]])
+    result = ExplainFrame(batch, name_column="0")(frame)
+    assert result["smiles"].tolist() == ["CCO", "CCN"]
+    assert result["name"].tolist() == ["a", "b"]
+    assert result["reason"].isna().all()

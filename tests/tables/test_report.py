@@ -125,6 +125,13 @@ def test_names_come_through_unchanged_and_never_as_markup(page):
     assert "\u2028" not in parsed.texts["script"][0]
 
 
+def test_the_column_of_names_is_found_and_titles_the_cards(bace, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("ID,SMILES\nGX-1,CCO\nGX-2,CCN\n")
+    _, data = read(gx.report(bace, path, tmp_path / "r.html", detailed=0))
+    assert [molecule["name"] for molecule in data["molecules"]] == ["GX-1", "GX-2"]
+
+
 def test_rows_that_cannot_be_read_are_listed_with_their_reason(page):
     _, data = read(page)
     assert [row[:2] for row in data["rejected"]] == [[3, "C1CC("], [5, "<script>alert(2)</script>"]]

@@ -184,7 +184,7 @@ def test_cells_of_the_user_come_back_as_they_were(model, tmp_path, suffix):
     predict_table(model, table, out, name_column="ID")
     read_back = pd.read_parquet(out) if suffix == "parquet" else read(out)
     rows = read_back.to_dict("records") if suffix == "parquet" else read_back
-    assert [row["name"] for row in rows] == list(OWN)
+    assert [row["ID"] for row in rows] == list(OWN)
     assert [row["input note"] for row in rows] == list(OWN)  # predictions have a note of their own
 
 
@@ -207,11 +207,11 @@ def test_text_that_a_spreadsheet_takes_for_a_formula_can_be_guarded(model, tmp_p
     table.write_text('ID,smiles\n=1+1,C\n-CN,C\n"@x",CC\nplain,CCC\n-4,C1\n', encoding="utf-8")
     explained(model, table, tmp_path / "out", name_column="ID", excel_safe=True)
     rows = read(tmp_path / "out" / "explanations.csv")
-    assert [row["name"] for row in rows] == ["'=1+1", "'-CN", "'@x", "plain"]
+    assert [row["ID"] for row in rows] == ["'=1+1", "'-CN", "'@x", "plain"]
     for row in rows:
         total = sum(map(float, row["relevance"].split()))
         assert f"{total:.6g}" == row["nodes"]  # written with six digits
-    assert read(tmp_path / "out" / "rejected.csv")[0]["name"] == "-4"  # a number is no formula
+    assert read(tmp_path / "out" / "rejected.csv")[0]["ID"] == "-4"  # a number is no formula
 
 
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r"])

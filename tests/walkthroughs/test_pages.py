@@ -1,6 +1,8 @@
 """Every code block in the documentation runs and prints the output shown below it."""
 
+import re
 import shlex
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, example_files
 from guides import pasted_blocks
 from pages import (
-    CHEMPROP,
+    COMMAND,
     ENGINES,
+    NEEDS_CHEMPROP,
     OFFICIAL,
     PAGES,
     blocks_of,
@@ -58,8 +61,6 @@ def taken_for_granted() -> dict[str, dict]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
 @pytest.mark.usefixtures("small_networks")
 def test_every_block_of_the_page_runs(page, tmp_path, data_folder, monkeypatch, kept_registries):
-    if page == CHEMPROP:
-        pytest.importorskip("chemprop", reason="chemprop is not installed")
     files_of_the_reader(tmp_path, page)
     monkeypatch.chdir(tmp_path)
     if page.startswith("docs/api/"):  # which shows how data are downloaded
@@ -71,6 +72,8 @@ def test_every_block_of_the_page_runs(page, tmp_path, data_folder, monkeypatch, 
     into_files = {block.text for block in pasted_blocks(page)}  # see install/test_guides.py
     for block in blocks_of(page):
         names |= granted.pop(block.section, {})
+        if block.section == NEEDS_CHEMPROP and find_spec("chemprop") is None:
+            continue
         if engine_of(block) is None and block.text not in into_files:
             run_block(block, page, names, monkeypatch)
     for name, example in example_files().items():  # a page writes over no file of its reader's
@@ -100,3 +103,20 @@ def test_commands_on_official_data_run(command, data_folder, tmp_path, monkeypat
     monkeypatch.setattr("graphxai.evaluation.output._save", left_out)
     run(shlex.split(command), monkeypatch)
     assert list(tmp_path.rglob("summary.md"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("command", sorted(COMMAND.commands))
+@pytest.mark.usefixtures("small_networks")
+def test_the_first_example_in_the_help_of_a_command_runs(
+    command, data_folder, tmp_path, monkeypatch
+):
+    """It needs no file but those that `graphxai examples` writes."""
+    monkeypatch.setenv("GRAPHXAI_DATA", str(data_folder))
+    monkeypatch.setattr("graphxai.evaluation.output._save", left_out)
+    monkeypatch.chdir(tmp_path)
+    run(["examples"], monkeypatch)
+    examples = re.findall(r"^`graphxai ([^`]*)`", COMMAND.commands[command].help, re.MULTILINE)
+    words = shlex.split(examples[0])
+    assert words[0] == command
+    run(words, monkeypatch)

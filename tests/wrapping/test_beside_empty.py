@@ -70,9 +70,9 @@ def test_one_pass_gives_the_output_without_nodes_too(method, sizes):
         module.head.bias += 1.0  # nothing is remembered
     later = gx.explain(model, graphs, method)
     for one, two, output in zip(explanations, later, outputs_of(module, graphs), strict=True):
-        assert two.ledger.without_nodes == pytest.approx(module.head.bias.item())
-        assert one.ledger.without_nodes == pytest.approx(two.ledger.without_nodes - 1)
-        assert two.ledger.output == pytest.approx(output)
+        assert two.without_nodes == pytest.approx(module.head.bias.item())
+        assert one.without_nodes == pytest.approx(two.without_nodes - 1)
+        assert two.output == pytest.approx(output)
         assert two.ledger.unexplained == pytest.approx(0, abs=1e-5) or method != "lrp"
 
 
@@ -96,5 +96,5 @@ def test_models_that_count_on_nodes_are_explained_as_by_a_recording(module, meth
     for one, other, output in zip(hooked, recorded, outputs_of(module, graphs), strict=True):
         assert one.relevance == pytest.approx(other.relevance, rel=1e-4, abs=1e-6)
         assert one.ledger.to_dict() == pytest.approx(other.ledger.to_dict(), rel=1e-4, abs=1e-5)
-        assert one.ledger.output == pytest.approx(output, rel=1e-4)
+        assert one.output == pytest.approx(output, rel=1e-4)
     assert model.tier == "hooks"

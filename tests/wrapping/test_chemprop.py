@@ -182,7 +182,7 @@ def test_lrp_is_a_pass_written_by_hand_with_gates_and_attention_held(passing, ag
     smiles = MOLECULES[1]
     output, of_atoms, of_edges = by_hand(model, smiles)
     explanation = gx.explain(gx.wrap(model), smiles)
-    assert explanation.ledger.output == pytest.approx(output, abs=1e-5)
+    assert explanation.output == pytest.approx(output, abs=1e-5)
     np.testing.assert_allclose(explanation.relevance, of_atoms, atol=1e-6)
     np.testing.assert_allclose(explanation.relevance_of["edge_attr"], of_edges, atol=1e-6)
 

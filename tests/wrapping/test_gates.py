@@ -233,7 +233,7 @@ def test_a_number_that_is_added_is_a_share_of_the_output(function):
         Data(x=torch.randn(n, 8, generator=generator), edge_index=EDGES[:, :0]) for n in (3, 5)
     ]
     for explanation in gx.explain(wrapped, graphs):
-        assert abs(explanation.ledger.unexplained) < 1e-6 * abs(explanation.ledger.output)
+        assert abs(explanation.ledger.unexplained) < 1e-6 * abs(explanation.output)
         assert abs(explanation.ledger.others["constants"]) > 0.01
 
 
@@ -376,7 +376,7 @@ def test_the_ledger_closes(name):
             args = (graph.edge_attr.double(),) if name.startswith("gated") else ()
             with torch.no_grad():
                 out = model.module(data, graph.edge_index, *args, zeros)[0, target]
-            assert explanation.ledger.output == pytest.approx(out.item(), rel=1e-5)
+            assert explanation.output == pytest.approx(out.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sgformer", "polynormer"])

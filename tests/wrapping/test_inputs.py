@@ -255,7 +255,7 @@ def test_every_method_names_the_module_that_mixes_graphs_and_keeps_them_apart(me
     for data, explanation in zip(GRAPHS, together, strict=True):
         alone = gx.explain(gx.wrap(module, kind="regression"), data, explainer)
         assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
-        assert explanation.ledger.output == pytest.approx(alone.ledger.output, abs=1e-6)
+        assert explanation.output == pytest.approx(alone.output, abs=1e-6)
 
 
 @pytest.mark.parametrize(

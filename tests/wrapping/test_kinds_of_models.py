@@ -105,7 +105,7 @@ def test_8_bit_integer_weights_are_refused_by_gradients_and_explained_by_hiding(
     explanations = gx.explain(model, GRAPHS, "occlusion")
     with torch.no_grad():
         whole = quantised(GRAPHS[0].x, EDGES, torch.zeros(4, dtype=torch.long))
-    assert explanations[0].ledger.output == pytest.approx(whole.item(), abs=1e-6)
+    assert explanations[0].output == pytest.approx(whole.item(), abs=1e-6)
 
 
 def test_a_loader_counts_as_the_list_of_its_graphs():
@@ -161,7 +161,7 @@ def test_the_output_of_a_chosen_node_is_explained():
         assert explanation.relevance == pytest.approx(
             (x * gradient).sum(-1).detach().numpy(), abs=1e-6
         )
-        assert explanation.ledger.output == pytest.approx(output.item(), abs=1e-6)
+        assert explanation.output == pytest.approx(output.item(), abs=1e-6)
         alone = gx.explain(model, data, "gradient_input", node=node, target="1")
         assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
 
@@ -264,7 +264,7 @@ def test_relevance_of_a_heterogeneous_graph_is_by_type(pooled):
         for (kind, x), gradient in zip(xs.items(), gradients, strict=True):
             expected = (x * gradient).sum(-1).detach().numpy()
             assert explanation.relevance_of[kind] == pytest.approx(expected, abs=1e-6)
-        assert explanation.ledger.output == pytest.approx(output.item(), abs=1e-6)
+        assert explanation.output == pytest.approx(output.item(), abs=1e-6)
         alone = gx.explain(model, data, "gradient_input", **node)
         assert explanation.relevance == pytest.approx(alone.relevance, abs=1e-6)
         lrp = gx.explain(model, data, **node)

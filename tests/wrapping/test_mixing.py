@@ -39,7 +39,7 @@ def test_a_model_that_mixes_graphs_is_named_and_explained_graph_by_graph(method)
     for explanation, data in zip(together, GRAPHS, strict=True):
         alone = gx.explain(wrapped(started(Attending(mixes=True))), data, method)
         np.testing.assert_allclose(explanation.relevance, alone.relevance, rtol=1e-4, atol=1e-6)
-        assert explanation.ledger.output == pytest.approx(alone.ledger.output, rel=1e-5)
+        assert explanation.output == pytest.approx(alone.output, rel=1e-5)
 
 
 def test_a_model_that_keeps_graphs_apart_is_not_named():

@@ -113,7 +113,7 @@ def test_where_elements_are_counted_an_atom_has_the_coefficient_of_its_element(m
     model = gx.wrap(estimator, featurize=element_counts, task="value")
     explanation = gx.explain(model, "OCC(N)Cl", method)
     np.testing.assert_allclose(explanation.relevance, [-2, 1, 1, 0.5, 3], atol=1e-5)
-    assert explanation.ledger.without_nodes == pytest.approx(7.0, abs=1e-5)
+    assert explanation.without_nodes == pytest.approx(7.0, abs=1e-5)
 
 
 def test_shapley_values_of_atoms_are_those_of_all_orders(forest):

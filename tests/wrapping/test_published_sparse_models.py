@@ -250,7 +250,7 @@ def modules():
 def check(explanations, expected_of):
     for graph, explanation in zip(GRAPHS, explanations, strict=True):
         expected, output = expected_of(graph)
-        assert explanation.ledger.output == pytest.approx(output, abs=1e-4)
+        assert explanation.output == pytest.approx(output, abs=1e-4)
         assert explanation.relevance == pytest.approx(expected, abs=1e-5)
         assert abs(explanation.ledger.unexplained) < 1e-4
         assert abs(expected).max() > 1e-3

@@ -82,7 +82,7 @@ def test_an_encoder_without_gradients_is_all_cut_off():
     with pytest.warns(UserWarning, match="without their gradient"):
         explanation = gx.explain(gx.wrap(module, kind="regression"), graph())
     assert not explanation.relevance.any()
-    assert explanation.ledger.others == {"cut off": pytest.approx(explanation.ledger.output)}
+    assert explanation.ledger.others == {"cut off": pytest.approx(explanation.output)}
 
 
 def test_what_only_selects_or_hides_is_not_cut_off():

@@ -155,7 +155,7 @@ def test_the_ledger_closes(models, graphs, name):
         zeros = torch.zeros(int(graph.num_nodes), dtype=torch.long)
         with torch.no_grad():
             out = models[name](graph.x, graph.edge_index, graph.edge_attr, zeros)
-        assert explanation.ledger.output == pytest.approx(out.item(), abs=1e-4)
+        assert explanation.output == pytest.approx(out.item(), abs=1e-4)
         assert explanation.prediction.value == pytest.approx(out.item(), abs=1e-4)
 
 

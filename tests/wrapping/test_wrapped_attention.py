@@ -442,7 +442,7 @@ def test_reading_attention_leaves_random_numbers_and_predictions_as_they_are():
     explanations = gx.explain(wrapped(module), GRAPHS, "rollout")
     assert torch.rand(1) == next_draw
     for explanation, output in zip(explanations, before, strict=True):
-        assert explanation.ledger.output == pytest.approx(output.item(), rel=1e-5)
+        assert explanation.output == pytest.approx(output.item(), rel=1e-5)
 
 
 class RowsOfTokens(nn.Module):

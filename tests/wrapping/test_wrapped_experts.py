@@ -71,4 +71,4 @@ def test_experts_of_groups_of_rows_have_the_relevance_of_each_rows_expert(method
             warnings.simplefilter("ignore")
             expected = gx.explain(gx.wrap(OneByOne().eval(), kind="regression"), data, method)
         assert explanation.relevance == pytest.approx(expected.relevance, abs=1e-5)
-        assert explanation.ledger.output == pytest.approx(expected.ledger.output, abs=1e-5)
+        assert explanation.output == pytest.approx(expected.output, abs=1e-5)

@@ -203,7 +203,7 @@ def test_a_graph_whose_output_is_no_number_is_refused_by_every_method(method, ki
     overflowing.x = overflowing.x * size
     assert module(overflowing.x, torch.zeros(4, dtype=torch.long)).isnan().all()
     model = gx.wrap(module, kind="regression")
-    assert gx.explain(model, GRAPHS[0], method).ledger.output  # is a number
+    assert gx.explain(model, GRAPHS[0], method).output  # is a number
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match="not a finite number"):

@@ -213,7 +213,7 @@ def test_the_output_without_nodes_is_that_of_the_model_on_an_empty_graph():
     none = torch.zeros(1, max(SIZES), dtype=torch.bool)
     for data, e in zip(graphs, explanations, strict=True):
         expected = outputs_of_parts(wrapped(model), data, none[:, : len(e)], "mask")
-        assert e.ledger.without_nodes == pytest.approx(expected.item(), abs=1e-5)  # u stays
+        assert e.without_nodes == pytest.approx(expected.item(), abs=1e-5)  # u stays
 
 
 class Alone(nn.Module):
@@ -241,7 +241,7 @@ def test_a_model_of_one_graph_is_given_one_at_a_time():
         assert np.allclose(explanation.relevance, expected, atol=1e-5)
     for explanation in gx.explain(wrapped(model), graphs, "integrated_gradients"):
         assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-4)
-        assert explanation.ledger.without_nodes is None  # the mean over no nodes is not finite
+        assert explanation.without_nodes is None  # the mean over no nodes is not finite
         assert "without" not in explanation.caption + str(explanation.ledger)
     assert head_statistics(wrapped(model), graphs).rows == sum(SIZES)
     pairs = gx.pairs(wrapped(model), graphs)
@@ -440,7 +440,7 @@ def test_matrices_of_single_nodes_keep_them_apart_too():
         together = gx.explain(model, graphs, "lrp")
         for explanation, data in zip(together, graphs, strict=True):
             wanted = gx.explain(model, data, "lrp")
-            assert explanation.ledger.output == pytest.approx(wanted.ledger.output)
+            assert explanation.output == pytest.approx(wanted.output)
             np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-5)
 
 
@@ -452,7 +452,7 @@ def test_graphs_with_matrices_are_deleted_from_one_at_a_time():
     keep = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
     outputs = outputs_of_parts(model, graphs[0], keep, "delete")
     for row, stays in zip(outputs, keep, strict=True):
-        wanted = gx.explain(model, restricted(graphs[0], stays), "gradient_input").ledger.output
+        wanted = gx.explain(model, restricted(graphs[0], stays), "gradient_input").output
         assert row.item() == pytest.approx(wanted, rel=1e-5)
     result = gx.evaluate(model, graphs, ["lrp"], operators="delete", progress=False)
     assert {"auac", "au_mse"} <= set(result.rows["metric"])

@@ -62,7 +62,7 @@ def test_a_model_is_explained_in_its_own_precision(models, name, dtype):
     expected = gx.explain(wrapped(models[name]), GRAPHS)
     size = max(
         max(
-            abs(expected_explanation.ledger.output),
+            abs(expected_explanation.output),
             abs(expected_explanation.ledger.biases),
             np.abs(expected_explanation.relevance).sum(),
         )

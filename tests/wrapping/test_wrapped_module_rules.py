@@ -84,9 +84,7 @@ def test_the_rule_of_a_module_is_its_gradient(method, tier):
             explanation = gx.explain(model, GRAPH, method)
         assert explanation.relevance == pytest.approx(by_hand(module, expected), abs=1e-5)
         assert abs(explanation.ledger.unexplained) < 1e-5
-        assert explanation.ledger.output == pytest.approx(
-            module(GRAPH.x, torch.zeros(4).long()).item()
-        )
+        assert explanation.output == pytest.approx(module(GRAPH.x, torch.zeros(4).long()).item())
 
 
 def test_what_hooks_read_needs_no_recording():
@@ -195,7 +193,7 @@ def test_the_rule_acts_on_a_bundled_model():
 
     model = gx.load("bace")
     changed, lrp = (gx.explain(model, "CCO", m) for m in (NothingFromFeedForward(), "lrp"))
-    assert changed.ledger.output == pytest.approx(lrp.ledger.output, abs=1e-5)
+    assert changed.output == pytest.approx(lrp.output, abs=1e-5)
     assert abs(changed.relevance - lrp.relevance).max() > 1e-3
 
 

@@ -135,7 +135,7 @@ def test_a_mapping_with_logits_is_read_and_another_is_named():
     explanation = gx.explain(gx.wrap(module, kind="regression"), graph)
     with torch.no_grad():
         expected = module(graph.x, None)["logits"].item()
-    assert explanation.ledger.output == pytest.approx(expected, abs=1e-6)
+    assert explanation.output == pytest.approx(expected, abs=1e-6)
     with pytest.raises(ValueError, match="the model returns dict, not a tensor"):
         gx.explain(gx.wrap(Answering(["score", "loss"]).eval(), kind="regression"), graph)
 

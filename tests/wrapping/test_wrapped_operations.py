@@ -178,7 +178,7 @@ def test_a_model_that_writes_over_its_input_is_given_a_copy():
         wanted = module(torch.stack(rows))[:, 0]
     model, kept = gx.wrap(module, kind="regression", inputs="tokens"), [row.clone() for row in rows]
     for explanation, output in zip(gx.explain(model, rows, "lrp"), wanted, strict=True):
-        assert explanation.ledger.output == pytest.approx(output.item(), rel=1e-5)
+        assert explanation.output == pytest.approx(output.item(), rel=1e-5)
         assert explanation.ledger.unexplained == pytest.approx(0, abs=1e-5)
     assert all(map(torch.equal, rows, kept))
 
@@ -255,7 +255,7 @@ def test_the_ledger_closes_however_constants_enter(name):
     model = seeded(Pooled(CONSTANTS[name]))
     explanation = explained(model)
     assert explanation.prediction.value == pytest.approx(answer(model, graph()), rel=1e-5)
-    assert abs(explanation.ledger.unexplained) < 1e-5 * max(1, abs(explanation.ledger.output))
+    assert abs(explanation.ledger.unexplained) < 1e-5 * max(1, abs(explanation.output))
 
 
 def test_the_share_of_a_constant_is_it_times_its_slope():

@@ -71,7 +71,7 @@ def test_attention_that_is_repaired_after_the_softmax_is_read_as_it_acts(how):
                 np.testing.assert_allclose(explanation.relevance, wanted, rtol=1e-4, atol=1e-6)
         for explanation in gx.explain(model, graphs, "lrp"):
             assert explanation.ledger.unexplained == pytest.approx(
-                0, abs=1e-4 * abs(explanation.ledger.output)
+                0, abs=1e-4 * abs(explanation.output)
             )
         last = gx.explain(model, graphs[0], "attention_last").relevance
     np.testing.assert_allclose(last, module.weights[0].mean(0).detach(), rtol=1e-5)
@@ -117,7 +117,7 @@ def test_a_model_that_caches_its_first_pass_caches_nothing_of_ours():
     with torch.no_grad():
         wanted = started(Cached())(data.x, data.edge_index).item()
     explanation = gx.explain(wrapped(module), data, "rollout")
-    assert explanation.ledger.output == pytest.approx(wanted, rel=1e-5)
+    assert explanation.output == pytest.approx(wanted, rel=1e-5)
     with torch.no_grad():
         assert module(data.x, data.edge_index).item() == pytest.approx(wanted, rel=1e-5)
 
@@ -187,7 +187,7 @@ def test_a_gate_of_channels_is_not_attention_even_with_as_many_nodes(method):
     for explanation, wanted in zip([alone[0], *together], alone, strict=True):
         np.testing.assert_allclose(explanation.relevance, wanted.relevance, rtol=1e-4, atol=1e-6)
         if method == "lrp":
-            assert abs(explanation.ledger.unexplained) < 1e-4 * abs(explanation.ledger.output)
+            assert abs(explanation.ledger.unexplained) < 1e-4 * abs(explanation.output)
             assert np.abs(explanation.relevance).max() > 0.01
 
 

@@ -85,7 +85,7 @@ def test_a_hidden_node_that_is_read_gives_output_zero(case):
     drops = [whole - output_by_hand(module, data, everything - {v}, read) for v in range(4)]
     assert explanation.relevance == pytest.approx(drops, abs=1e-6)
     assert explanation.relevance[2] == pytest.approx(whole, abs=1e-6)
-    assert explanation.ledger.without_nodes == 0
+    assert explanation.without_nodes == 0
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -117,7 +117,7 @@ def test_paths_that_hide_nodes_run_for_models_that_read_at_nodes(case, method):
     model = gx.wrap(module, kind="multiclass", classes=3)
     explanation = gx.explain(model, data, method, target="0", **options)
     whole = output_by_hand(module, data, set(range(4)), read)
-    assert explanation.ledger.output == pytest.approx(whole, abs=1e-5)
+    assert explanation.output == pytest.approx(whole, abs=1e-5)
     assert len(explanation.relevance) == 4
 
 

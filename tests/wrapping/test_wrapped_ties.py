@@ -62,7 +62,7 @@ def test_equal_nodes_share_the_relevance_of_an_order(spelling, method):
     assert explanation.relevance == pytest.approx([explanation.relevance[0]] * 5, abs=1e-6)
     if method != "lrp_zplus":
         total = explanation.relevance.sum()
-        assert total == pytest.approx(explanation.ledger.output, abs=1e-5)
+        assert total == pytest.approx(explanation.output, abs=1e-5)
         assert abs(total) > 0.1
 
 

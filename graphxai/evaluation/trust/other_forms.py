@@ -12,7 +12,7 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.explanation.compute.models import Model, standardisation_of
-from graphxai.explanation.compute.predicting import predictions_or_errors
+from graphxai.explanation.compute.predicting import isomer_ranges, predictions_or_errors
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 
@@ -80,23 +80,52 @@ def tautomer_signs(
         prepared: the inputs.
         explanations: the explanations of the inputs.
     """
+    molecules = {key: explanations[key].molecule for key, _ in prepared}
+    predicted = _of_tautomers(model, molecules)
+    return {
+        key: _sign(before := explanations[key].prediction, [(s, p[before.task]) for s, p in each])
+        for key, each in predicted.items()
+    }
+
+
+def _of_tautomers(
+    model: Model, molecules: "Mapping[Key, Mol | None]"
+) -> dict[Key, list[tuple[str, dict[str, Prediction]]]]:
+    """Return the likely tautomers of molecules, each with its predictions by task."""
     if standardisation_of(model) == "tautomers":
         return {}
     forms: list[tuple[Key, str]] = []
-    for key, _ in prepared:
-        mol = explanations[key].molecule
-        if mol is not None:
-            forms += [(key, smiles) for smiles in likely_tautomers(mol)]
+    for key, mol in molecules.items():
+        forms += [(key, smiles) for smiles in likely_tautomers(mol)] if mol is not None else []
     items = prepare_each(model, [smiles for _, smiles in forms], Exception)
     readable = [(place, item) for place, item in enumerate(items) if isinstance(item, Input)]
-    predicted: dict[Key, list[tuple[str, Prediction]]] = {}
+    predicted: dict[Key, list[tuple[str, dict[str, Prediction]]]] = {}
     for place, predictions in predictions_or_errors(model, readable):
         key, smiles = forms[int(place)]
         if not isinstance(predictions, Exception):
-            task = explanations[key].prediction.task
-            (prediction,) = (p for p in predictions if p.task == task)
-            predicted.setdefault(key, []).append((smiles, prediction))
-    return {key: _sign(explanations[key].prediction, each) for key, each in predicted.items()}
+            predicted.setdefault(key, []).append((smiles, {p.task: p for p in predictions}))
+    return predicted
+
+
+def form_notes(
+    model: Model, molecules: "Mapping[Key, Mol]", predictions: Mapping[Key, Sequence[Prediction]]
+) -> dict[Key, list[str]]:
+    """Say what molecules get in other forms: ranges over isomers, tautomers with another answer.
+
+    Args:
+        model: the model.
+        molecules: the molecules in the form in which they were read.
+        predictions: the predictions of every task.
+    """
+    notes: dict[Key, list[str]] = {
+        key: isomer_ranges(model, mol, undrawn=True) for key, mol in molecules.items()
+    }
+    for key, tautomers in _of_tautomers(model, molecules).items():
+        for before in predictions[key]:
+            sign = _sign(before, [(smiles, each[before.task]) for smiles, each in tautomers])
+            if sign.level == "caution":
+                notes[key].append(f"{sign.text} ({before.task}): {sign.structures[0]}")
+    return notes
 
 
 def _sign(prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]]) -> Sign:

@@ -277,7 +277,7 @@ def _trusted(
         signs = [
             distance,
             *([] if prediction.label is None else [confidence_of(model, prediction)]),
-            *([residual_sign(explanation.ledger)] if explanation.additive else []),
+            *([residual_sign(explanation.ledger)] if explanation.ledger else []),
             *([] if rewritten is None else [rewriting_sign(explanation, rewritten.get(key, []))]),
         ]
         score = score_sign(model.origin.metadata, prediction)

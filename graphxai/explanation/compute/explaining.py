@@ -15,7 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphxai.contract.batching import Key, batches_for, collated
+from graphxai.contract.batching import (
+    MAX_GRAPHS,
+    Key,
+    batches_for,
+    collated,
+    is_large,
+    joined_nodes,
+)
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import evaluating, noting_empty_outputs
@@ -30,7 +37,7 @@ from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
 from .models import Model, conformal_of, provenance
-from .predicting import nearness_when_read, or_not_finite, without_errors
+from .predicting import nearness_when_read, or_not_finite, with_isomers, without_errors
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -82,9 +89,19 @@ def explanations_or_errors(
     origin, conformal = provenance(model, explainer), conformal_of(model)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
+    prepared = with_isomers(model, prepared)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
     waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
-    for part in batches_for(model, passes):
+
+    goes_alone: Callable[[Any], bool] = getattr(model, "goes_alone", bool)
+
+    def joins(item: Input) -> bool:
+        needs_backward = explainer.traits.needs_gradients  # faster in a batch of small copies
+        return not needs_backward or is_large(item) or goes_alone(item.data)
+
+    can_join = explainer.traits.nodes_share_passes and getattr(model, "joins_nodes", False)
+    groups = joined_nodes(passes, joins if can_join else lambda item: False, MAX_GRAPHS)
+    for part in batches_for(model, groups):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
             batch = collated(model, part)
@@ -104,7 +121,8 @@ def explanations_or_errors(
             without_nodes=_explained_output(model, empty_outputs, attribution.outputs, wanted),
             with_nodes="x" in wrt,
         )
-        for row, ((key, item), each) in enumerate(part):
+        asked = [pair for group, _ in part for pair in group]
+        for row, ((key, item), each) in enumerate(asked):
             near = nearness_when_read(item, training)
             result = or_not_finite(explained.explanation, row, each, near)
             if item.mirrored is None:
@@ -126,7 +144,10 @@ def mean_explanation(
         return first if isinstance(first, Exception) else second
     of_values = {
         name: _mean(getattr(first, name), getattr(second, name))
-        for name in ("relevance", "features", "spread", "members", "relevance_of", "features_of")
+        for name in (
+            *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
+            *("output", "without_nodes"),
+        )
     }
     pairs = zip(first.predictions, second.predictions, strict=True)
     predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
@@ -134,7 +155,9 @@ def mean_explanation(
     return replace(
         first,
         **of_values,
-        ledger=Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        ledger=first.ledger
+        and second.ledger
+        and Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
         predictions=predictions,
         prediction=of_task[first.prediction.task],
     )
@@ -285,7 +308,8 @@ class _ExplainedBatch:
             predictions=predictions,
             method=explainer.name,
             title=explainer.title,
-            additive=explainer.traits.adds_up,
+            output=numbers.shares[row]["output"],
+            without_nodes=self.without_nodes[row],
             caveat=explainer.traits.caveat,
             unsigned=explainer.traits.large_score_means,
             ledger=Ledger(
@@ -293,7 +317,9 @@ class _ExplainedBatch:
                 without_nodes=self.without_nodes[row],
                 centrality=centrality,
                 **numbers.shares[row],
-            ),
+            )
+            if explainer.traits.adds_up
+            else None,
             features=features,
             feature_names=model.feature_names if features is not None else (),
             spread=None if numbers.spread is None else numbers.spread[row, nodes].copy(),

@@ -6,13 +6,14 @@ read.
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
-from graphxai.contract.batching import Key, batches_for, collated
-from graphxai.contract.inputs import EXPLAINED_NODE, Input, InputError
+from graphxai.contract.batching import Key, batches_for, collated, joined_nodes
+from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
@@ -22,6 +23,8 @@ from .models import Model, conformal_of
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
+
+    from graphxai.datasets.as_given import AsGiven
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -65,56 +68,81 @@ def predictions_or_errors(
         training: the model's training set, to tell how near each molecule is to it. Without one,
             this is unknown.
     """
-    answers_for_nodes = getattr(model.config, "level", None) == "node"
-    compute = _outputs_of_nodes if answers_for_nodes else _outputs
+    prepared = with_isomers(model, prepared)
     config, conformal = model.config, conformal_of(model)
-    for key, item, outputs in compute(model, prepared):
+    for key, item, outputs in _outputs(model, prepared):
         about = nearness_when_read(item, training), conformal, item.note, item.parent
         yield key, or_not_finite(read_outputs, config, outputs, *about)
+
+
+def with_isomers(
+    model: Model, prepared: Sequence[tuple[Key, Input]]
+) -> Sequence[tuple[Key, Input]]:
+    """Add what their isomers get to the notes of molecules with groups & and o."""
+    return [
+        (key, item)
+        if item.as_given is None or not item.as_given.has_groups
+        else (key, replace(item, as_given=_with_range(model, item, item.as_given)))
+        for key, item in prepared
+    ]
+
+
+def _with_range(model: Model, item: Input, as_given: "AsGiven") -> "AsGiven":
+    """Add to what was done to a molecule the range of what its isomers get."""
+    from rdkit import Chem
+
+    mol = item.molecule or Chem.MolFromSmiles(item.smiles)
+    changes = (*as_given.changes, *isomer_ranges(model, mol, undrawn=False))
+    return as_given._replace(changes=changes)
+
+
+def isomer_ranges(model: Model, mol: "Mol", *, undrawn: bool) -> list[str]:
+    """Return the sentence on what the isomers of a molecule get, see `isomers_of`; [] for one."""
+    from graphxai.datasets.canonical_form import isomers_of
+
+    isomers, total = isomers_of(mol, undrawn=undrawn)
+    if total < 2:
+        return []
+    usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]
+    computed = dict(predictions_or_errors(model, list(enumerate(usable))))
+    rows = [row for row in computed.values() if not isinstance(row, NotFiniteError)]
+    count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
+    return [f"its {count} isomers get {', '.join(map(_range, zip(*rows, strict=True)))}"]
+
+
+def _range(predictions: Sequence[Prediction]) -> str:
+    """Return the range of a value, or of the probability of the last class, as text."""
+    task, label = predictions[0].task, next(reversed(predictions[0].probabilities), "")
+    if label:
+        shares = [prediction.probabilities[label] for prediction in predictions]
+        low, high, of = f"{min(shares):.0%}", f"{max(shares):.0%}", f" {label}"
+    else:
+        values = [prediction.value or 0.0 for prediction in predictions]
+        low, high, of = f"{min(values):z.2f}", f"{max(values):z.2f}", ""
+    return f"{low if low == high else f'{low} to {high}'}{of} ({task})"
 
 
 def _outputs(
     model: Model, prepared: Sequence[tuple[Key, Input]]
 ) -> Iterator[tuple[Key, Input, list[float]]]:
-    """Yield each encoded input with its outputs, the mean over its passes."""
+    """Yield each encoded input with its outputs, the mean over its passes.
+
+    One pass answers for all nodes of a graph that are asked about.
+    """
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
     waiting: dict[int, list[float]] = {}  # the outputs of a first pass
-    for part in batches_for(model, passes):
+    for part in batches_for(model, joined_nodes(passes, lambda item: True, len(passes))):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
-            outputs = model(batch).double().tolist()
-        for ((key, item), _), of_item in zip(part, outputs, strict=True):
+            outputs = model(batch).double().reshape(-1, model.config.num_outputs).tolist()
+        asked = [pair for group, _ in part for pair in group]
+        for ((key, item), _), of_item in zip(asked, outputs, strict=True):
             if item.mirrored is None:
                 yield key, item, of_item
             elif (first := waiting.pop(id(item), None)) is None:
                 waiting[id(item)] = of_item
             else:
                 yield key, item, [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
-
-
-def _outputs_of_nodes(
-    model: Any, prepared: Sequence[tuple[Key, Input]]
-) -> Iterator[tuple[Key, Input, list[float]]]:
-    """Yield each graph with the outputs of its explained node.
-
-    One pass answers for all nodes of a graph, however many of them are asked about.
-    """
-    asked: dict[int, list[tuple[Key, Input]]] = {}
-    for key, item in prepared:
-        asked.setdefault(id(item.graph.bag_codes), []).append((key, item))
-    for part in batches_for(
-        model, [(number, of_graph[0][1]) for number, of_graph in asked.items()]
-    ):
-        batch = collated(model, part)
-        if batch.explained is None:
-            raise InputError("choose the nodes, such as predict(model, graph, node=[0, 1]).")
-        with evaluating(model), torch.inference_mode():
-            outputs = model.labelled_outputs(batch).double().cpu()
-        sizes = [item.num_nodes for _, item in part]
-        for (number, _), of_graph in zip(part, outputs.split(sizes), strict=True):
-            for key, item in asked[number]:
-                node = int(item.graph.get(EXPLAINED_NODE).argmax())
-                yield key, item, of_graph[node].tolist()
 
 
 def or_not_finite(

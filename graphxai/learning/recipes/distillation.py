@@ -24,7 +24,7 @@ from graphxai.learning.teachers.linked import Link, LinkedTeacher
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks
-from graphxai.runtime.writing import atomic_write, json_text, write_whole
+from graphxai.runtime.writing import atomic_write, folder_at, json_text, write_whole
 
 FloatArray = NDArray[np.float64]
 ABOUT, LEFT_OUT = "molecules.json", "left_out.npy"
@@ -179,7 +179,7 @@ def label_molecules(
         show: as for `progress_bar`.
     """
     teacher = cache(fit_teacher)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder_at(folder)
     stored = _stored_molecules(folder / ABOUT, identity) if resume else None
     if stored is None:
         for path in (*folder.glob("*.npy"), *folder.glob("*.safetensors")):
@@ -207,7 +207,7 @@ def stored_array(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any
     if path.is_file():
         return np.load(path, allow_pickle=False)
     values = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder_at(path.parent)
     with atomic_write(path, "wb") as file:
         np.save(file, values, allow_pickle=False)
     return values

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from rdkit import Chem
-
 from graphxai.chemistry.profile_text import single_goal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.target import Target
+from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.explanation.compute.panel import ModelPanel
 
 from .models import OfferedModels
@@ -181,7 +180,7 @@ ANSWERS: dict[str, Answer] = {
         models[body.text("model")], body.text("a"), body.text("b"), body.method, body.target()
     ),
     "read": _read,
-    "canonical": lambda models, body: {"smiles": Chem.MolToSmiles(read(body.text("smiles")))},
+    "canonical": lambda models, body: {"smiles": smiles_with_groups(read(body.text("smiles")))},
     "editor": lambda models, body: {"text": text_of(EDITOR)},
     "export": _export,
 }

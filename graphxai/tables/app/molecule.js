@@ -101,7 +101,7 @@ function drawPicture() {
 
 function drawWhy(card) {
   byId("caption").textContent = [card.note && `Molecule: ${card.note}.`, card.caption, card.score && `Note: ${card.score}.`].filter(Boolean).join(" ");
-  const rows = Object.entries(card.ledger).filter(() => card.additive).map(([name, value]) =>
+  const rows = Object.entries(card.ledger || {}).map(([name, value]) =>
     element("tr", {}, element("th", {}, name.replaceAll("_", " ")), element("td", { class: "number" }, signed(value, 0.1))));
   const words = Object.entries(card.words[1]).map(([name, meaning]) => element("p", { class: "soft" }, element("b", {}, name), `: ${meaning}.`));
   byId("ledger").replaceChildren(element("table", {}, element("tbody", {}, ...rows)), element("p", {}, card.words[0]), ...words);

@@ -206,7 +206,7 @@ def contrasted(model: Model, a: str, b: str, method: str, target: Target) -> dic
     read(a), read(b)
     result = contrast(model, a, b, method, target=target, timeout=1)
     code = b64encode(result.svg().encode()).decode()
-    account = result.account.to_dict()
+    account = result.account.to_dict() if result.account else {}
     return {
         "picture": f"data:image/svg+xml;base64,{code}",
         "headline": result.headline,

@@ -20,7 +20,6 @@ from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.chemistry.names import quietly_read
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.tables.columns import NAMES
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
@@ -79,9 +78,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
             why = str(error).replace(str(table.path), _files[key][0])
             columns = list(table.columns[:MAX_COLUMNS])
             return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
-        by_name = {n.lower().replace(" ", "").replace("_", ""): n for n in table.columns[::-1]}
-        usual = (by_name[name] for name in NAMES if name in by_name)
-        named = next((name for name in usual if name != structures), None)
+        named = table.names_column
         read = [structures] if named is None else [structures, named]
         records = table.records(read)
         rows = [
@@ -127,8 +124,8 @@ def _measurements(
         warnings.simplefilter("ignore")  # the page shows the note
         if table is None:
             return None
-        named = [name for name in tasks if table.columns.count(name) == 1]
-        columns = [name for name in named if name != table.structures.name]
+        sources = {name: table.source_of(name) for name in tasks}
+        columns = [n for n in tasks if sources[n] not in (None, table.structures.name)]
         try:
             known = columns and Measurements.in_table(table, columns, standardise, LARGEST_TABLE)
         except NoNumbersError as error:
@@ -214,7 +211,7 @@ def _cells_in_table(
         if table is None:
             return {}, DEFAULT
         source = RowSource(table)
-        headings = source.headings(written)
+        headings = source.headings(written, source.others).values()
         rows = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
         wanted = set(smiles)
         cells = {row.smiles: other_cells(row, headings) for row in rows if row.smiles in wanted}

@@ -79,7 +79,7 @@ function record({ place, change }) {
     ...(data.measured && { [`measured ${data.measured.task}`]: counterfactual ? "" : measuredCell(m) }),
     trust: (counterfactual || m).trust.level, "why this trust": (counterfactual || m).trust.sentence, "training set": (counterfactual || m).near ?? "",
     "predicted change": counterfactual?.delta ?? "", "predicted change in words": counterfactual ? counterfactual.change : "", "similarity to the molecule": counterfactual ? counterfactual.similarity : "",
-    "sum over atoms": counterfactual ? "" : m.ledger.nodes,
+    "sum over atoms": counterfactual ? "" : m.sum,
   };
 }
 

@@ -23,7 +23,7 @@ from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.learning.reliability import uninformative
 from graphxai.runtime.options import accepts
 from graphxai.runtime.threads import workers_for
-from graphxai.runtime.writing import place_of, write_whole
+from graphxai.runtime.writing import folder_at, place_of, write_whole
 from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
@@ -110,7 +110,7 @@ def report(
     if settings.core:
         read_core(settings.core)
     explainer = get_explainer(method, model=first)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    folder_at(out.parent)
     place_of(out)
 
     tasks: dict[str, Task] = {}

@@ -173,6 +173,7 @@ const drawnSmall = (structures) => element("div", { class: "structures" }, ...st
   dialogPicture({ picture: data.neighbours[smiles], relevance: null, limit: 1 }, { "aria-label": smiles })));
 
 function ledger(molecule) {
+  if (!molecule.ledger) return element("p", { class: "block note" }, `The scores of this method are not shares of the output (${figure(molecule.output)}), so they have no ledger.`);
   const first = ["without_nodes", "change", "output"]; // what the atoms changed, before the method's shares
   const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && !first.includes(name));
   const row = (name, value, kind) => element("tr", { class: kind },
@@ -186,8 +187,7 @@ function ledger(molecule) {
     element("table", {}, element("tbody", {}, ...changed,
       row(`output for ${molecule.target}`, molecule.ledger.output, "sum"),
       element("tr", {}, element("th", { scope: "row", colspan: 2 }, "divided into shares")), ...rows)),
-    glossary(),
-    data.additive ? "" : element("p", { class: "note" }, "The scores of this method are not shares of the output, so they need not add up to it."));
+    glossary());
 }
 
 /* The words of the ledger, explained on demand. */

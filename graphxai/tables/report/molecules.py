@@ -60,7 +60,7 @@ class MeasuredTable:
 def measured_columns(
     table: Table, tasks: Sequence[Task], named: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the column of each task's measured values, by default one named after the task.
+    """Return the column of each task's measured values, by default as `Table.source_of` says.
 
     Raises:
         ValueError: a named task or column does not exist.
@@ -70,8 +70,8 @@ def measured_columns(
         if name not in names:
             raise ValueError(f"the model has no task {name!r}; its tasks: {', '.join(names)}.")
     columns = {name: table.column(column) for name, column in named.items()}
-    others = {name: name for name in names if table.columns.count(name) == 1}
-    return others | columns
+    sources = {name: table.source_of(name) for name in names if name not in columns}
+    return {name: source for name, source in sources.items() if source} | columns
 
 
 def measured_table(
@@ -81,14 +81,12 @@ def measured_table(
 
     `columns` are those of `measured_columns`.
     """
-    if not columns:
-        return MeasuredTable()
-    rows = list(islice(table.records(list(columns.values())), limit))
     values, bounds, notes = {}, {}, []
     for task in tasks:
         if task.name not in columns:
             continue
-        cells = [row.cells[columns[task.name]] for row in rows]
+        rows, plain = table.measured(columns[task.name], [task.name], limit)
+        cells = plain.cells
         measured, odd = read_measured(cells, task.classes)
         numbered = zip(rows, measured.tolist(), strict=True)
         values[task.name] = {row.number: v for row, v in numbered if not math.isnan(v)}
@@ -250,14 +248,13 @@ def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings)
     columns = measured_columns(table, tasks, settings.measured or {})
     most = LARGEST_TABLE if settings.limit is None else settings.limit
     measured = measured_table(table, tasks, columns, most)
-    headings = {name: name for name in source.others}
     rows = (
         ReportRow(
             row.number,
             row.name or "",
             MoleculeError(row.problem) if row.problem else row.smiles,
             measured.of(row.number),
-            other_cells(row, headings),
+            other_cells(row, source.others),
             measured.bounds_of(row.number),
         )
         for row in chain.from_iterable(source.chunks())

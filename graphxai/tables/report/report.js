@@ -155,7 +155,7 @@ function makeCard(molecule, place) {
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
       element("span", {}, dataOf(molecule) || (molecule.predictions.length > 1 && !data.several ? predicted(molecule, 1) : "")),
-      element("span", {}, `sum of atoms ${figure(molecule.ledger.nodes)}`)),
+      element("span", {}, `sum of atoms ${figure(molecule.sum)}`)),
     propertyLines(molecule),
     keeper([place]));
   return card;
@@ -196,8 +196,8 @@ const SORTS = {
   "prediction, high to low": (a, b) => b.value - a.value,
   "prediction, low to high": (a, b) => a.value - b.value,
   ...(isWished() && { "desirability, high to low": (a, b) => (b.desirability ?? -1) - (a.desirability ?? -1) }),
-  "sum over atoms, high to low": (a, b) => b.ledger.nodes - a.ledger.nodes,
-  "sum over atoms, low to high": (a, b) => a.ledger.nodes - b.ledger.nodes,
+  "sum over atoms, high to low": (a, b) => b.sum - a.sum,
+  "sum over atoms, low to high": (a, b) => a.sum - b.sum,
   ...(data.measured && !data.measured.classes.length && { "error, largest first": (a, b) => error(b) - error(a) }),
   "strongest atom": (a, b) => strongest(b) - strongest(a),
   ...(data.words.full && { "full cards first": (a, b) => isFull(b) - isFull(a) }),

@@ -6,6 +6,7 @@ than it has.
 """
 
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -58,7 +59,9 @@ def rebuilt(file: ChempropFile) -> ChempropNetwork:
         reason = " ".join(str(error).split())[:500] or type(error).__name__
         raise CheckpointError(f"{file.path}: its parts do not fit together ({reason}).") from error
     for name, value in network.state_dict().items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if not value.is_floating_point() or not value.numel():
+            continue
+        if not all(map(math.isfinite, value.aminmax())):  # isfinite would make copies
             raise CheckpointError(f"{file.path}: {name} has values that are not finite.")
     return network.eval()
 
@@ -145,7 +148,7 @@ def _argument(file: ChempropFile, name: str, value: Any) -> Any:
     for number in numbers:
         plain = type(number) in (bool, int, float) and math.isfinite(number)
         if not plain or not 0 <= number <= limit or len(numbers) > MOST["n_layers"]:
-            raise CheckpointError(f"{file.path}: {name} is {value!r:.100}.")
+            raise CheckpointError(f"{file.path}: {name} is {reprlib.repr(value)}.")
     return value
 
 
@@ -154,9 +157,9 @@ def _activation(file: ChempropFile, value: Any) -> Any:
     if isinstance(value, str):
         return value
     if not isinstance(value, StoredObject):
-        raise CheckpointError(f"{file.path}: activation is {value!r:.100}.")
-    if value.name == "chemprop.nn.utils.Activation" and value.args:
-        return str(value.args[0])
+        raise CheckpointError(f"{file.path}: activation is {reprlib.repr(value)}.")
+    if value.name == "chemprop.nn.utils.Activation" and isinstance(value.args[0], str):
+        return value.args[0]
     package, _, kind = value.name.rpartition(".")
     if package != "torch.nn.modules.activation" or kind not in ACTIVATIONS:
         _refuse(file, value.name)
@@ -165,7 +168,7 @@ def _activation(file: ChempropFile, value: Any) -> Any:
         key: setting
         for key, setting in state.items()
         if not key.startswith("_")
-        and key != "training"
+        and key not in ("training", "device", "dtype")
         and type(setting) in (bool, int, float, str)
     }
     return getattr(nn, kind)(**settings)
@@ -190,12 +193,17 @@ def _scaling(file: ChempropFile, prefix: str, kind: Any) -> nn.Module:
     if mean is None:
         return nn.Identity()
     width = mean.shape[-1]
+    if width > LARGEST:
+        raise CheckpointError(f"{file.path}: {prefix}.mean has {width:,} values.")
     made: nn.Module = kind([0.0] * width, [1.0] * width)
     return made
 
 
 def _weights(file: ChempropFile) -> dict[str, Tensor]:
     """Return the weights under the names that they have in `ChempropNetwork`."""
+    integers = sum(v.numel() for v in file.state.values() if not v.is_floating_point())
+    if integers > LARGEST:
+        raise CheckpointError(f"{file.path}: its weights have {integers:,} integers.")
     weights = {}
     for key, value in file.state.items():
         if key.startswith(("metrics.", "predictor.criterion.")):
