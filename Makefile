@@ -8,7 +8,7 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras docs lint audit lock locked format dist clean
+.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras notebooks pictures docs lint audit lock locked format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
@@ -25,6 +25,8 @@ help:
 	@echo "make lowest  try the lowest declared versions in an environment of their own; TORCH=2.13.0"
 	@echo "make newest  the same with the newest versions; both take torch as it is served, or TORCH"
 	@echo "make extras  try each extra alone, and what is said without it"
+	@echo "make notebooks  run the notebooks and store what they show"
+	@echo "make pictures   draw the pictures of pages; those of the app and a report need Chromium"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make audit   compare admitted and pinned versions with listed advisories"
@@ -123,6 +125,15 @@ extras:
 $(DOCS_READY): $(READY)
 	$(PIP) -e ".[docs]"
 	@touch $(DOCS_READY)
+
+# What a release shows: notebooks run again, and every picture of a page drawn again.
+notebooks: $(READY)
+	$(BIN)/python notebooks/execute.py
+
+pictures: $(READY)
+	$(BIN)/python docs/draw_floors.py
+	$(BIN)/python docs/make_images.py
+	$(BIN)/python docs/make_screens.py
 
 # warnings are errors; -E reads every page anew, so that none is overlooked
 docs: $(DOCS_READY)

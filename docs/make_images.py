@@ -1,12 +1,15 @@
 """Make pictures and the report of these pages: `python docs/make_images.py`.
 
-That of interactions is made only where shapiq is installed.
+`make pictures` also photographs the app and a report. The picture of interactions is drawn only
+where shapiq is installed.
 
 With the folder of a benchmark of `bace`, `python docs/make_images.py bench/bace` draws its curves.
 """
 
 import json
+import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from torch_geometric.datasets import KarateClub
 from torch_geometric.nn import GINConv, GPSConv
 
 import graphxai as gx
+from graphxai.cli import demo
 from graphxai.datasets.samples import MOLECULES, digit_paths, example_files
 from graphxai.evaluation import bootstrap
 from graphxai.visualization.curves import curves_figure
@@ -137,3 +141,7 @@ if __name__ == "__main__":
         (FOLDER / f"{name}.svg").write_text(picture, encoding="utf-8")
         print(FOLDER / f"{name}.svg")
     print(live_report())
+    with tempfile.TemporaryDirectory() as folder:
+        for path in demo.run(folder):
+            if (IMAGES / path.name).exists():
+                print(shutil.copy(path, IMAGES))

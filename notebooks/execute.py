@@ -63,6 +63,8 @@ def tidied(notebook: NotebookNode) -> NotebookNode:
         cell.metadata = NotebookNode()
         for output in cell.get("outputs", ()):
             _keep_one_form(output.get("data", {}))
+            if "text" in output:  # a warning names the file that gives it
+                output.text = output.text.replace(f"{FOLDER.resolve().parent}/", "")
         if "outputs" in cell:
             cell.outputs = [output for output in cell.outputs if not _is_empty(output)]
     return notebook

@@ -192,19 +192,32 @@ def tests_of(module: str) -> tuple[str, ...]:
 
 
 def naming(named: Sequence[str]) -> list[str]:
-    """Return the test files that name modules, or what they define, those with most names first."""
+    """Return the test files that name modules, or what they define, with the nearest first.
+
+    A name counts the less the more test files have it. A file of the module's own folder comes
+    before others.
+    """
     texts = [(Path("graphxai") / module).read_text(encoding="utf-8") for module in named]
     names = {name for text in texts for name in re.findall(r"^(?:def|class) (\w+)", text, re.M)}
-    paths = {module.removesuffix(".py").replace("/", ".") for module in named}
+    # below the room, also the folders: tests of a report are those of `tables/report/`
+    stems = {Path(part).stem for module in named for part in module.split("/")[1:] or [module]}
+    rooms = {module.split("/")[0] for module in named}
+    files = {path.relative_to("tests"): path for path in Path("tests").rglob("test_*.py")}
+    words = {
+        name: set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+        for name, path in files.items()
+        if name.parts[0] not in ("install", "walkthroughs", "benchmarks")
+    }
+    counts = Counter(word for each in words.values() for word in each)
     scores = {}
-    for file in Path("tests").rglob("test_*.py"):
-        text = file.read_text(encoding="utf-8")
-        known = names & set(re.findall(r"\w+", text))
-        imported = sum(f"graphxai.{path} import" in text for path in paths)
-        alike = any(file.stem == f"test_{Path(module).stem}" for module in named)
-        score = len(known) + 5 * imported + 10 * alike
-        if score and not {"install", "walkthroughs"} & set(file.parts):
-            scores[file.relative_to("tests").as_posix()] = score
+    for name, of_file in words.items():
+        score = sum(1 / counts[word] for word in names & of_file)
+        score += sum(1 / counts[stem] for stem in stems & of_file)
+        # a test of `pyg` is one of `pyg_graphs`
+        alike = set(name.stem.split("_")) & {part for stem in stems for part in stem.split("_")}
+        score += len(alike) / (len(name.stem.split("_")) - 1)
+        if score:
+            scores[name.as_posix()] = score + 0.5 * (name.parts[0] in rooms)
     return sorted(scores, key=lambda name: (-scores[name], name))
 
 
