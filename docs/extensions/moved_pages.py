@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 MOVED = {
     "cite": "about.html#how-to-cite",
     "examples": "get-started.html#the-example-files",
+    "gallery": "index.html#gallery",
     "glossary": "faq.html#glossary",
     "halls/chemist": "about.html#the-hall-of-the-chemist",
     "halls/explain": "about.html#the-hall-that-explains",

@@ -296,6 +296,10 @@ class _ExplainedBatch:
         predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
+        centrality, names = None, list(model.feature_names)
+        if features is not None and "centrality" in names:
+            centrality = float(features[:, names.index("centrality")].sum(dtype=np.float64))
+        words = item.graph.get("dense")  # numbers of words, and not vectors such as patches
         return Explanation(
             relevance=relevance,
             target=numbers.labels[row],
@@ -311,7 +315,7 @@ class _ExplainedBatch:
             ledger=Ledger(
                 nodes=float(relevance.sum(dtype=np.float64)),
                 without_nodes=self.without_nodes[row],
-                centrality=_share_of("centrality", model.feature_names, features),
+                centrality=centrality,
                 **numbers.shares[row],
             )
             if explainer.traits.adds_up
@@ -329,7 +333,7 @@ class _ExplainedBatch:
             segments=item.segments,
             graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
-            is_sequence=_is_sequence(item),
+            is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
             provenance=self.origin,
         )
 
@@ -382,12 +386,6 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
     }
 
 
-def _is_sequence(item: Input) -> bool:
-    """Return whether an input is a row of word numbers, and not of vectors such as patches."""
-    tokens = item.graph.get("dense")
-    return isinstance(tokens, Tensor) and not tokens.is_floating_point()
-
-
 def _by_type(
     graph: Any, what: Literal["nodes", "edges"]
 ) -> "dict[str, NDArray[np.integer]] | None":
@@ -398,13 +396,6 @@ def _by_type(
 
     of_nodes = what == "nodes"
     return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
-
-
-def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
-    """Return the summed relevance of a feature, given parts (N, F), or None if it is unknown."""
-    if features is None or name not in names:
-        return None
-    return float(features[:, list(names).index(name)].sum(dtype=np.float64))
 
 
 def _as_numpy(value: Tensor) -> NDArray[Any]:
