@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rdkit import Chem, rdBase
-
 from .opening import TableError
 
 # Names as they are compared, see `plain_name`. The first that a table has is taken.
@@ -135,6 +133,8 @@ def _are_structures(cells: Sequence[str], unreadable: float) -> bool:
         cells: the cells of a column.
         unreadable: the share of the cells that need not be readable.
     """
+    from rdkit import Chem, rdBase  # slow to import, and help pages need names alone
+
     texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]
     atoms, allowed = [], unreadable * len(texts)
     with rdBase.BlockLogs():
