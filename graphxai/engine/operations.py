@@ -152,7 +152,8 @@ _TABLE: list[Operation] = [
     *_moves("view_as_real", "complex"),
     *_linear("view_as_complex", nodes="complex"),
     *_moves("sort", "order", "puts closed"),
-    *_moves("lift take _index_put_impl nan_to_num", "entry"),
+    *_moves("nan_to_num", "entry", "", ""),
+    *_moves("lift take _index_put_impl", "entry"),
     # entries joined with others
     *_moves("cat stack", "move", "joins lists", "dim:1", adds=(0,)),
     *_moves("copy", "move", "joins puts", adds=(0, 1)),

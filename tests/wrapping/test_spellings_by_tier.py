@@ -157,6 +157,7 @@ BY_HOOKS = {
     "tanh of a pooler": (linear, None, nn.Tanh()),
     "log_softmax at the end": (linear, None, nn.LogSoftmax(-1)),
     "cos of positions": (cosine_cutoff,),
+    "nan_to_num": (lambda model, h, *_: model.query(h).nan_to_num().relu(),),
     "weight norm": (of_part, lambda: parametrizations.weight_norm(nn.Linear(DIM, DIM))),
     "spectral norm": (of_part, lambda: parametrizations.spectral_norm(nn.Linear(DIM, DIM))),
     "a standardised weight": (standardised_weight,),
