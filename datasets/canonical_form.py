@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import product
@@ -144,23 +144,31 @@ def with_groups_of(given: Chem.Mol, mol: Chem.Mol, atoms: Sequence[int]) -> Chem
     return written.GetMol()
 
 
-def isomers_of(mol: Chem.Mol, *, undrawn: bool = False) -> tuple[list[str], int]:
+def undrawn_centres(mol: Chem.Mol) -> list[int]:
+    """Return the tetrahedral centres without a drawn configuration."""
+    return [
+        place.centeredOn
+        for place in Chem.FindPotentialStereo(mol)
+        if place.type == Chem.StereoType.Atom_Tetrahedral
+        and place.specified == Chem.StereoSpecified.Unspecified
+    ]
+
+
+def isomers_of(mol: Chem.Mol, undrawn: Iterable[int] = ()) -> tuple[list[str], int]:
     """Return the SMILES of the isomers that a molecule stands for, and how many there are.
 
     Of more than `MOST_GROUPS` groups, these are a sample.
 
     Args:
         mol: the molecule, whose groups & and o stand for several isomers.
-        undrawn: whether a centre whose configuration is not drawn does so, too.
+        undrawn: centres without a drawn configuration that do so, too.
     """
     groups = [atoms for _, atoms in relative_groups(mol)]
     bare = Chem.RWMol(mol)
     bare.SetStereoGroups([])
-    for place in Chem.FindPotentialStereo(mol) if undrawn else ():
-        is_centre = place.type == Chem.StereoType.Atom_Tetrahedral
-        if is_centre and place.specified == Chem.StereoSpecified.Unspecified:
-            groups.append([place.centeredOn])
-            bare.GetAtomWithIdx(place.centeredOn).SetChiralTag(Chem.CHI_TETRAHEDRAL_CW)
+    for index in undrawn:
+        groups.append([index])
+        bare.GetAtomWithIdx(index).SetChiralTag(Chem.CHI_TETRAHEDRAL_CW)
     with one_perception():
         isomers = _isomers(bare, groups)
     return list(isomers), max(len(isomers), 2 ** len(groups) if len(groups) > MOST_GROUPS else 0)
@@ -177,7 +185,8 @@ def _isomers(mol: Chem.Mol, groups: Sequence[Sequence[int]]) -> dict[str, Chem.M
         for k, group in enumerate(groups):
             for index in group if choice[k % MOST_GROUPS] else ():
                 isomer.GetAtomWithIdx(index).InvertChirality()
-        isomers.setdefault(Chem.MolToSmiles(isomer), isomer)
+        perceive(isomer)
+        isomers.setdefault(Chem.CanonSmiles(Chem.MolToSmiles(isomer)), isomer)
     return isomers
 
 

@@ -36,6 +36,14 @@ def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
     return ring_names().get(skeleton(mol, atoms))
 
 
+def quietly_read(smiles: str) -> "Mol | None":
+    """Return the molecule of a SMILES, or None without a word of RDKit's if it cannot read it."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        return Chem.MolFromSmiles(smiles)
+
+
 @lru_cache(maxsize=1 << 16)
 def name_in_words(smiles: str) -> str | None:
     """Return the name of a fragment, whose SMILES is canonical with `*` where it was cut.
@@ -43,13 +51,10 @@ def name_in_words(smiles: str) -> str | None:
     There are names for the substituents and linkers listed here, and for single listed ring systems
     with listed substituents ("pyridine ring with fluoro"). For anything else the name is None.
     """
-    from rdkit import Chem, rdBase
-
     listed_name = group_names().get(smiles)
     if listed_name is not None:
         return listed_name
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     return None if mol is None else _ring_with_groups(mol, ring_name, group_names().get)
 
 
@@ -94,14 +99,12 @@ def described(smiles: str) -> str:
     The SMILES is canonical with `*` where the fragment was cut. It is returned unchanged if RDKit
     cannot read it.
     """
-    from rdkit import Chem, rdBase
     from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
     name = name_in_words(smiles)
     if name is not None:
         return name
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     if mol is None:
         return smiles
     if condensed := condensed_formula(mol) or _ring_with_groups(mol, _short_name, _condensed):
@@ -122,10 +125,7 @@ def _short_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
 
 def _condensed(smiles: str) -> str | None:
     """Return the name of a group, or its condensed formula, or None if it has neither."""
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     return group_names().get(smiles) or (None if mol is None else condensed_formula(mol))
 
 
@@ -184,10 +184,9 @@ def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], 
 @lru_cache(maxsize=1 << 16)
 def _canonical(smiles: str) -> str:
     """Return the SMILES after sanitising, or unchanged if a cut went through an aromatic ring."""
-    from rdkit import Chem, rdBase
+    from rdkit import Chem
 
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     return smiles if mol is None else str(Chem.MolToSmiles(mol))
 
 

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from .name_tables import RINGS, SUBSTITUENTS
-from .names import cut_smiles, described, group_names, ring_systems, skeleton
+from .names import cut_smiles, described, group_names, quietly_read, ring_systems, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -52,10 +52,9 @@ def substituent_name(smiles: str) -> str | None:
     There are names for listed groups, rings and chains, and for those joined by common atoms
     ("(pyridin-2-yl)methyl"). For anything else the name is None.
     """
-    from rdkit import Chem, rdBase
+    from rdkit import Chem
 
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     if mol is None:
         return None
     for atom in mol.GetAtoms():

@@ -27,6 +27,7 @@ from graphxai.explanation.prediction import Prediction
 
 from .matched_pairs import Exchange, matched_pairs
 from .measurements import MOST_COMPARED, Measurements
+from .names import quietly_read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -330,8 +331,7 @@ def _mean_and_sd(name: str, changes: Sequence[float]) -> dict[str, float | None]
 @lru_cache(maxsize=4096)
 def _size(part: str) -> tuple[int, str]:
     """Return what parts are ordered by: the number of heavy atoms, then the SMILES."""
-    with rdBase.BlockLogs():  # of hydrogen as a part
-        mol = Chem.MolFromSmiles(part)
+    mol = quietly_read(part)  # which may be hydrogen
     return (0 if mol is None else mol.GetNumHeavyAtoms()), part
 
 

@@ -6,11 +6,12 @@ A change keeps the configuration that it leaves alone, and its new stereocentres
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product as combinations
 from typing import Any
 
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
+
+from graphxai.datasets.canonical_form import isomers_of, undrawn_centres
 
 from .transformation_table import TRANSFORMATIONS
 
@@ -312,21 +313,5 @@ def isomers_of_new_centres(
     new = [i for i in undrawn_centres(mol) if origin[i] not in undrawn]
     if 2 ** len(new) > MOST_ISOMERS:
         return None
-    written: dict[str, None] = {}
-    for tags in combinations(_TAGS, repeat=len(new)):
-        isomer = Chem.Mol(mol)
-        for index, tag in zip(new, tags, strict=True):
-            isomer.GetAtomWithIdx(index).SetChiralTag(tag)
-        Chem.AssignStereochemistry(isomer, cleanIt=True, force=True)
-        written[str(Chem.CanonSmiles(Chem.MolToSmiles(isomer)))] = None
-    return tuple(written) if len(written) > 1 else ()
-
-
-def undrawn_centres(mol: Chem.Mol) -> list[int]:
-    """Return the tetrahedral centres without a drawn configuration."""
-    return [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Atom_Tetrahedral
-        and place.specified == Chem.StereoSpecified.Unspecified
-    ]
+    isomers, _ = isomers_of(mol, new)
+    return tuple(isomers) if len(isomers) > 1 else ()

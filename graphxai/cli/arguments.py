@@ -214,8 +214,11 @@ def kind_of(source: str, *, graphs: bool = False) -> str:
     """
     if "://" in source:
         raise ValueError(f"{source}: a table at an address needs --engine ray.")
-    if graphs and _is_folder_of_graphs(source):
-        return "graphs"
+    if graphs and _exists(source) and Path(source).is_dir():
+        from graphxai.datasets.graph_folders import holds_graphs  # brings torch
+
+        if holds_graphs(source):
+            return "graphs"
     suffix = Path(source).suffix.lower() if len(source) < 4096 else ""
     if suffix in IMAGES:
         readable_file(Path(source))
@@ -258,15 +261,6 @@ def show_table(
             )
             echo(f"{table.path.name}: {rows} several passes", err=True)
     return table
-
-
-def _is_folder_of_graphs(source: str) -> bool:
-    """Return whether this is a folder with graphs that can be read."""
-    if not _exists(source) or not Path(source).is_dir():
-        return False
-    from graphxai.datasets.graph_folders import holds_graphs  # brings torch
-
-    return holds_graphs(source)
 
 
 def _exists(source: str) -> bool:

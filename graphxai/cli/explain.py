@@ -140,9 +140,16 @@ def explain(
             raise typer.BadParameter("a table or folder takes one --method at a time.")
         share_imports()
     if kind in ("table", "graphs"):
-        folder = _folder(options.out)
+        folder = Path(options.out or "results")
+        if folder.suffix.lower() in WRITABLE and not folder.is_dir():
+            raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
     elif kind != "ray" and options.out is not None:
-        _require_writable(Path(options.out), source if kind == "image" else "", methods)
+        require_out(Path(options.out), source if kind == "image" else "", WRITABLE)
+        if len(methods) > 1 and Path(options.out).suffix.lower() not in PICTURES:
+            allowed = ", ".join(PICTURES)
+            raise typer.BadParameter(
+                f"several methods go into one picture: --out must end in {allowed}."
+            )
     from graphxai.explainers.registry import default_method
 
     model = load_with_warning(
@@ -200,24 +207,6 @@ def _limit(scale: str) -> float | None:
     if not 0 < limit < float("inf"):
         raise typer.BadParameter(f"--scale is 'own', 'shared' or a positive number, not {scale!r}.")
     return limit
-
-
-def _folder(place: str | None) -> Path:
-    """Return the folder for the results of a table."""
-    folder = Path(place or "results")
-    if folder.suffix.lower() in WRITABLE and not folder.is_dir():
-        raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
-    return folder
-
-
-def _require_writable(out: Path, source: str, methods: list[str]) -> None:
-    """Raise an error unless a molecule or digit can be written to this file."""
-    require_out(out, source, WRITABLE)
-    if len(methods) > 1 and out.suffix.lower() not in PICTURES:
-        allowed = ", ".join(PICTURES)
-        raise typer.BadParameter(
-            f"several methods go into one picture: --out must end in {allowed}."
-        )
 
 
 def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:

@@ -35,28 +35,24 @@ from .train import train
 _FORMAT = warnings.formatwarning
 
 
-def _without_types(parameters: list[Any]) -> list[Any]:
-    """Leave out the types of flags on a help page, which typer would show as `<bool>`."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
-class HelpfulCommand(TyperCommand):
-    """A command whose help shows flags, `--help` among them, without a type."""
+class _FlagsWithoutTypes:
+    """Shows flags on a help page, `--help` among them, without a type, which would be `<bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, where flags have no type."""
-        return _without_types(super().get_params(ctx))
+        """Return the parameters, where flags have no type."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
 
 
-class HelpfulGroup(TyperGroup):
+class HelpfulCommand(_FlagsWithoutTypes, TyperCommand):
+    """A command whose help shows flags without a type."""
+
+
+class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
     """A group of commands whose help shows flags without a type."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the group's parameters, where flags have no type."""
-        return _without_types(super().get_params(ctx))
 
 
 app = typer.Typer(

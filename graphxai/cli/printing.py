@@ -127,7 +127,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
     whole = [list(map(printable, row)) for row in (header, *rows)]
     two_lines = [[cell.replace(" to ", "\nto ") for cell in row] for row in whole]
     for cells, compact in ((whole, False), (two_lines, False), (two_lines, True)):
-        widths = [max(map(_longest_line, column)) for column in zip(*cells, strict=True)]
+        widths = [_widest(column, "\n") for column in zip(*cells, strict=True)]
         between = len(widths) if compact else 3 * len(widths) + 1
         if sum(widths) + between <= console.width:
             columns = [Column(no_wrap=True) for _ in widths]
@@ -135,7 +135,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
             return True
     values = [[row[0], *(cell.partition(" (")[0] for cell in row[1:])] for row in whole]
     names, *numbers = zip(*values, strict=True)
-    widths = [max(map(_longest_word, column)) for column in numbers]
+    widths = [_widest(column) for column in numbers]
     left = console.width - sum(widths) - len(widths)
     widths.insert(0, max(SHORTEST_NAME, min(left, max(map(len, names)))))
     columns = [Column(width=width, overflow="fold") for width in widths]
@@ -160,11 +160,6 @@ def _table(title: str, cells: Rows, columns: Sequence[Column], compact: bool) ->
     return table
 
 
-def _longest_line(text: str) -> int:
-    """Return the length of the longest line."""
-    return max(map(len, text.split("\n")))
-
-
-def _longest_word(text: str) -> int:
-    """Return the length of the longest word."""
-    return max(map(len, text.split() or [""]))
+def _widest(column: Sequence[str], separator: str | None = None) -> int:
+    """Return the length of the longest line of a column's cells, or of the longest word."""
+    return max(len(part) for cell in column for part in cell.split(separator) or [""])

@@ -18,8 +18,15 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.engine.operations import LISTS, NODES_OF_GRAPH, Saved
+from graphxai.engine.operations import (
+    LISTS,
+    NODES_OF_GRAPH,
+    SAVE_RESULTS,
+    Saved,
+    operation_kind,
+)
 from graphxai.engine.rules import Node, as_given, saved
 from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace
 from graphxai.rules.operation_rule import BoundOperation
@@ -36,13 +43,19 @@ class Opaque(Exception):
     Args:
         operation: the name of the operation, or of its node, that the reason is about.
         lacks_constants: whether the pass adds constants that its graph does not show.
+        complete: whether the reason names the modules and what to do.
     """
 
     def __init__(
-        self, reason: str, operation: str | None = None, lacks_constants: bool = False
+        self,
+        reason: str,
+        operation: str | None = None,
+        lacks_constants: bool = False,
+        complete: bool = False,
     ) -> None:
         super().__init__(reason)
         self.operation, self.lacks_constants = operation, lacks_constants
+        self.complete = complete
 
 
 @dataclass(eq=False)
@@ -176,6 +189,39 @@ def _in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, 
     return ordered
 
 
+class LacksInput(Opaque):
+    """A node has not saved what its operation was computed from; `InputKeeper` can keep it."""
+
+
+class InputKeeper(TorchDispatchMode):
+    """Keeps, during a pass, the inputs of operations whose nodes save their results alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inputs: dict[int, tuple[Tensor, int]] = {}  # by address of the result
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation, and keep its input, which an operation in place would overwrite."""
+        kind = operation_kind(func)
+        if kind.name not in SAVE_RESULTS:
+            return func(*args, **(kwargs or {}))
+        x = args[0].clone() if kind.writes else args[0].detach()
+        out = func(*args, **(kwargs or {}))
+        self._inputs[out.data_ptr()] = x, x._version
+        return out
+
+    def give_to(self, nodes: Iterable[Node]) -> None:
+        """Give each node the input of its operation, unless it was written to since."""
+        for node in nodes:
+            kind = NODES_OF_GRAPH.get(node.name())
+            if kind is not None and kind.name in SAVE_RESULTS:
+                x, version = self._inputs.get(node._saved_result.data_ptr(), (None, 0))
+                if x is not None and x._version == version:
+                    node.metadata["self"] = x
+
+
 class _TraceWriter:
     """Writes the nodes of a graph as operations, one after the other."""
 
@@ -193,7 +239,6 @@ class _TraceWriter:
             elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
                 self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
             else:
-                name = name.removeprefix("torch::autograd::")
                 raise Opaque(name, name)
         value = self._values[graph.output]
         self.trace.output = Ref(value, value)
@@ -243,8 +288,8 @@ class _TraceWriter:
         """Return an operation's arguments, and whether it has a constant that was not saved."""
         edges, unseen = node.next_functions, False
         placed = [*kind.places, *kind.constants, *(k for k in kind.settings.values() if k)]
-        args: list[Any] = [None] * (1 + max(placed))
-        if kind.name in LISTS:
+        args: list[Any] = [None] * (1 + max(placed, default=0))
+        if kind.name in LISTS or not kind.places:
             args[0] = [self._read(source, k) for source, k in edges]
             unseen = any(ref.slot == CONSTANT for ref in args[0])
         else:
@@ -290,6 +335,8 @@ def _identity(saved: Any) -> object:
         return tuple(map(_identity, saved))
     if not isinstance(saved, Tensor):
         return saved
+    if saved.layout != torch.strided:
+        return None
     if saved.dim() == 0 and saved.device.type == "cpu":
         return saved.dtype, saved.item()
     return saved.data_ptr(), saved.shape, saved.stride(), saved.dtype

@@ -19,6 +19,7 @@ weights of a graph, times these, is the share of that graph.
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -28,13 +29,19 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from graphxai.engine.autograd_graph import AutogradGraph, Opaque, requiring_gradients
+from graphxai.engine.autograd_graph import (
+    AutogradGraph,
+    InputKeeper,
+    LacksInput,
+    Opaque,
+    requiring_gradients,
+)
 from graphxai.engine.fused import ties_as_computed, uncompiled, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, install_hooks, plan_for
-from graphxai.engine.ledger import BIASES
+from graphxai.engine.ledger import BIASES, CONSTANTS
 from graphxai.engine.replay import acting_rules
 from graphxai.engine.request import NODES, PassRequest
-from graphxai.engine.rules import Node
+from graphxai.engine.rules import Node, saved
 from graphxai.rules.conservative import (
     DeferredShares,
     DoesNotAddUp,
@@ -72,10 +79,13 @@ class AddedConstants(NamedTuple):
         for (name, value, _), gradient in zip(self.inputs, gradients, strict=False):
             by_entry = value * gradient.detach()
             by_row = by_entry.flatten(1).sum(1) if by_entry.dim() > 1 else by_entry
+            count = len(request.layout.mask)
             graphs = request.graphs_of(name)
-            if graphs is None:
+            if name == CONSTANTS:  # of the outputs; a graph without nodes may come last
+                by_row, graphs = by_row[:count], torch.arange(count, device=by_row.device)
+            elif graphs is None:
                 graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
-            before = shares.get(name, by_row.new_zeros(len(request.layout.mask)))
+            before = shares.get(name, by_row.new_zeros(count))
             shares[name] = before.index_add(0, graphs, by_row)
         return shares
 
@@ -99,7 +109,7 @@ def _added_constants(
         edges: those to the attributes that gradients lead to, by name.
     """
     added = AddedConstants([], [(n, request.others[n].detach(), e) for n, e in edges.items()])
-    for parameter, batch_norm, lookup in plan.additions:
+    for parameter, batch_norm, lookup, log_softmax in plan.additions:
         leaf: Any = None if parameter is None else graph.nodes[parameter].variable
         if lookup is not None:
             codes = graph.nodes[lookup]._saved_indices
@@ -107,6 +117,13 @@ def _added_constants(
                 rows = torch.nn.functional.embedding(codes, leaf.detach())
                 added.inputs.append((name, rows, GradientEdge(graph.nodes[lookup], 0)))
                 continue
+        if log_softmax is not None:
+            node = graph.nodes[log_softmax]
+            constant = saved(node, "result") - saved(node, "self")
+            added.inputs.append((CONSTANTS, constant, GradientEdge(node, 0)))
+            continue
+        if parameter is None and batch_norm is None:
+            continue
         if batch_norm is None:
             constant = leaf.detach()
         elif leaf is not None:
@@ -199,12 +216,13 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
 
 
 def difference(
-    hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor
+    hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor, exact: bool = True
 ) -> str | None:
     """Say in what a pass by hooks and a recorded pass differ, or return None if they agree.
 
     Args:
         weighted_outputs: (B, C).
+        exact: whether no operation computed in less than single precision.
     """
     if recorded.unseen:
         return f"a constant that autograd does not know ({recorded.unseen[0]})"
@@ -214,6 +232,7 @@ def difference(
         return "a gradient that differs from that of a recorded pass"
     size = weighted_outputs.sum(-1).abs().sum() + hooked.relevance.abs().sum()
     allowed = _rounding(weighted_outputs, hooked.relevance) * size
+    allowed = allowed if exact else max(allowed, 4 * torch.finfo(torch.bfloat16).eps * size)
     for line in {**hooked.shares, **recorded.shares}:
         zero = torch.zeros_like(hooked.shares[BIASES])
         gap = hooked.shares.get(line, zero) - recorded.shares.get(line, zero)
@@ -258,9 +277,13 @@ class _HookedPass:
 
     def shares(self, rules: Rules) -> DeferredShares:
         """Return the shares that come with the gradient."""
-        if rules == AFFINE:
+        if self.adds_up(rules):
             return shares_by_sum(self.request, self.added, self._note_failure(rules))
         return shares_by_gradient(self.request, self.added, rules)
+
+    def adds_up(self, rules: Rules) -> bool:
+        """Whether relevance and shares sum to the output, so precisely that this is a proof."""
+        return rules == AFFINE and self.plan.exact
 
     def _note_failure(self, rules: Rules) -> Callable[[Opaque], None]:
         """Return what notes that relevance does not add up, so that passes run otherwise."""
@@ -278,7 +301,7 @@ def pass_by_hooks(
     hooked = _run(request, rules)
     if (tape := current_tape()) is not None:
         tape.acting_rules |= acting_rules(hooked.plan.plan)
-    if rules != AFFINE and hooked.plan not in _proved:
+    if not hooked.adds_up(rules) and hooked.plan not in _proved:
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
             reason = _reason_against(hooked, rules, explain_recorded)
@@ -315,10 +338,11 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
     """
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
+    keeper = InputKeeper() if request.memory.keeps_inputs else nullcontext()
     with torch.enable_grad(), requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
         hooks = RemovableHandle.next_id
-        with uncompiled(request.module), with_plain_attention(), ties_as_computed():
+        with uncompiled(request.module), with_plain_attention(), ties_as_computed(), keeper:
             outputs = request.call(leaf)
         hooks = RemovableHandle.next_id - hooks
         if not torch.equal(before, torch.get_rng_state()):
@@ -331,7 +355,15 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
         edges = {n: get_gradient_edge(t) for n, t in inputs.items() if graph.reaches(t)}
     if not graph.reaches(leaf):
         raise Opaque("an output that does not depend on the nodes")
-    plan = plan_for(request, graph, rules, hooks)
+    if isinstance(keeper, InputKeeper):
+        keeper.give_to(graph.nodes)
+    try:
+        plan = plan_for(request, graph, rules, hooks)
+    except LacksInput:
+        if request.memory.keeps_inputs:
+            raise
+        request.memory.keeps_inputs = True
+        return _run_once(of, request, rules)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
     added = _added_constants(request, graph, plan, edges)
     return _HookedPass(of, leaf, outputs, plan, added, request is not of)
@@ -370,7 +402,8 @@ def _reason_against(
     except RuntimeError as error:  # an operation may have no second derivative
         reason: str | None = str(error)
     else:
-        reason = difference(of_hooks, explain_recorded(hooked.request, weights), outputs * weights)
+        recorded = explain_recorded(hooked.request, weights)
+        reason = difference(of_hooks, recorded, outputs * weights, hooked.plan.exact)
     return None if reason is None else Opaque(reason)
 
 

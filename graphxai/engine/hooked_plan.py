@@ -17,6 +17,7 @@ from graphxai.engine.autograd_graph import (
     CONSTANT,
     AutogradGraph,
     GraphTrace,
+    LacksInput,
     Opaque,
     bound_operation,
     shape_of,
@@ -25,9 +26,12 @@ from graphxai.engine.ledger import nonlinearities
 from graphxai.engine.operations import (
     ADDITIONS,
     GATES,
+    LOGARITHMS,
     LOOKUPS,
     NODES_OF_GRAPH,
     SAME,
+    SAVE_RESULTS,
+    VIEWS,
     operation,
     that,
 )
@@ -46,18 +50,21 @@ Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 
 
 class Addition(NamedTuple):
-    """A parameter that is added to a signal.
+    """A parameter, or another constant of an operation, that is added to a signal.
 
     Args:
-        parameter: the place of its node, or None for a BatchNorm without a bias.
+        parameter: the place of its node, or None if there is none.
         batch_norm: the place of the BatchNorm's node, whose shift by its mean is added, too.
         lookup: the place of the node that looked it up by codes of an attribute, whose line of the
             ledger it belongs to.
+        log_softmax: the place of the node that subtracts the logarithm of a sum of exponentials,
+            which is a constant under the rule for attention.
     """
 
-    parameter: int | None
+    parameter: int | None = None
     batch_norm: int | None = None
     lookup: int | None = None
+    log_softmax: int | None = None
 
 
 class HookAt(NamedTuple):
@@ -81,9 +88,11 @@ def hooks_of(plan: ReplayPlan) -> Iterator[HookAt]:
 def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
     """Whether a hook can follow the rule that is in force for an operation, if there is one."""
     if custom_rule(plan, op) is not None:
-        return hasattr(node, "_saved_self")
+        return _has_input(node)
     rule = built_in_rule(plan, op)
-    return rule is None or rule.backward is not None or _keeps_its_input(node)
+    if rule is None or (rule.backward is not None and op.name not in SAVE_RESULTS):
+        return True
+    return _has_input(node) and len(node._input_metadata) == 1 == len(node.next_functions)
 
 
 def install_hooks(hooks: Iterable[HookAt], nodes: Sequence[Node]) -> None:
@@ -122,11 +131,9 @@ def _by_built_in_rule(rule: BuiltInRule, rules: Rules, node: Node) -> Hook:
     return _by_rule(_derivative(forward, saved(node, "self")))
 
 
-def _keeps_its_input(node: Node) -> bool:
-    """Whether a node has saved its first argument, and has no other results or arguments."""
-    return hasattr(node, "_saved_self") and len(node._input_metadata) == 1 == len(
-        node.next_functions
-    )
+def _has_input(node: Node) -> bool:
+    """Whether a node has saved its first argument, or was given it."""
+    return hasattr(node, "_saved_self") or "self" in node.metadata
 
 
 def _by_custom_rule(rule: OperationRule, node: Node) -> Hook:
@@ -201,6 +208,7 @@ class HookedPlan:
         results: for each value, the place of its node and the number of the result.
         additions: the parameters that are added to signals.
         numbers: the places of nodes that have saved a single number, with the attribute's name.
+        exact: whether no operation computed in less than single precision.
         alike: groups of nodes on the same values, each with the pattern of equal settings among
             them, on which the roles depend.
     """
@@ -211,6 +219,7 @@ class HookedPlan:
     results: Mapping[int, tuple[int, int]]
     additions: tuple[Addition, ...]
     numbers: tuple[tuple[int, str], ...]
+    exact: bool
     alike: tuple[tuple[tuple[int, ...], list[int]], ...]
 
     def fits(self, graph: AutogradGraph) -> bool:
@@ -265,7 +274,8 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         raise Opaque(f"{step.what}, for which there is no rule", step.op.name)
     for op in plan.passing:
         if not can_be_hooked(plan, op, graph.nodes[trace.places[op.number]]):
-            raise Opaque(f"the rule of {op.name}", op.name)
+            kind = LacksInput if op.name in SAVE_RESULTS else Opaque
+            raise kind(f"the rule of {op.name}", op.name)
         if op.name in _TIES:
             raise Opaque("a maximum along an axis, in which ties share relevance", op.name)
     additions = tuple(dict.fromkeys(_additions(request, trace, plan)))
@@ -277,7 +287,9 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
     hooks = tuple(hooks_of(plan))
     places = tuple(trace.places)
     numbers = tuple((places[number], name) for number, name in trace.numbers.items())
-    return HookedPlan(plan, hooks, places, trace.results, additions, numbers, alike)
+    types = {node._input_metadata[0].dtype for node in graph.nodes}
+    exact = types.isdisjoint((torch.bfloat16, torch.half))
+    return HookedPlan(plan, hooks, places, trace.results, additions, numbers, exact, alike)
 
 
 def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
@@ -301,6 +313,10 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
         if op.name == "native_batch_norm":
             yield _addition_of_batch_norm(trace, op)
             continue
+        if op.name in LOGARITHMS and built_in_rule(plan, op) is not None:
+            if trace.origin(trace.output.value, VIEWS | {"slice"}) != op.out:
+                raise Opaque("log-probabilities that are not the output", op.name)
+            yield Addition(log_softmax=trace.places[op.number])
         for place in operation(op.name).adds:
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
@@ -310,11 +326,10 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
 def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> Addition:
     """Return the bias of a BatchNorm, which stands for the shift by its mean, too."""
     _, _, bias, mean, _, training = op.args
-    if training is not False or mean is None:
-        raise Opaque("a BatchNorm with the statistics of the batch", op.name)
-    if type(bias) is not Ref or bias.value not in trace.parameters:
-        return Addition(None, trace.places[op.number])
-    return Addition(trace.results[bias.value][0], trace.places[op.number])
+    of_batch = training is not False or mean is None  # nothing constant is subtracted
+    shift = None if of_batch else trace.places[op.number]
+    has_bias = type(bias) is Ref and bias.value in trace.parameters
+    return Addition(trace.results[bias.value][0] if has_bias else None, shift)
 
 
 def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> Iterator[Addition]:

@@ -22,7 +22,8 @@ class Saved(NamedTuple):
 
     Args:
         name: that of the operation.
-        places: where its differentiable arguments stand among all arguments.
+        places: where its differentiable arguments stand among all arguments; empty if they are
+            a list.
         settings: the settings that it saved, each with its place among the arguments, or None if
             no query asks for it.
         constants: by the place of an argument, the name under which it is saved as a constant.
@@ -104,7 +105,7 @@ def _linear(names: str, does: str = "", *saves: str | None, **fields: Any) -> li
 
 
 def _camel(name: str) -> str:
-    return "".join(part.title() for part in name.strip("_").split("_"))
+    return "".join(part.title() for part in name.strip("_").removesuffix("_forward").split("_"))
 
 
 _RATIO = BuiltInRule("activation", rules.ratio, rules.ratio_backward)
@@ -112,7 +113,7 @@ _RATIO_OF_RESULT = BuiltInRule("activation", rules.ratio)  # where a node has no
 _ABOVE_ZERO = BuiltInRule("activation", rules.ratio_above_zero)
 _VARIANCE = BuiltInRule("activation", rules.variance)
 _RUNNING = BuiltInRule("layernorm", rules.batch_norm_running)
-_BATCH = BuiltInRule("layernorm", rules.batch_norm)
+_BATCH = BuiltInRule("layernorm", rules.batch_norm, rules.batch_norm_backward)
 _INTO_GROUPS: Any = {"nodes": "gather", "positive": "summed", "adds": (0, 3)}
 _PRODUCT: Any = {"nodes": "product", "positive": "multiplied"}
 _PLUS: Any = {**_PRODUCT, "adds": (0,)}
@@ -145,7 +146,9 @@ _TABLE: list[Operation] = [
     *_moves("roll", "move", "", "shifts dims"),
     *_moves("tril triu", "move", "", "diagonal"),
     *_moves("diagonal", "move", "", "offset dim1 dim2"),
-    *_moves("unsafe_split unfold as_strided masked_select repeat_interleave", "move"),
+    *_moves("unsafe_split", "move", "", "dim split_size"),
+    *_moves("as_strided", "move", "", "size stride storage_offset"),
+    *_moves("unfold masked_select repeat_interleave", "move"),
     *_moves("view_as_real", "complex"),
     *_linear("view_as_complex", nodes="complex"),
     *_moves("sort", "order", "puts closed"),
@@ -154,9 +157,9 @@ _TABLE: list[Operation] = [
     *_moves("cat stack", "move", "joins lists", "dim:1", adds=(0,)),
     *_moves("copy", "move", "joins puts", adds=(0, 1)),
     *_moves("index_put", "move", "joins puts", "0,2 accumulate @indices:1", adds=(0, 2)),
-    *_moves("index_copy", "move", "joins", adds=(0, 3)),
-    *_moves("scatter", "move", "joins puts", adds=(0, 3)),
-    *_moves("slice_scatter", "move", "joins", adds=(0, 1)),
+    *_moves("index_copy", "move", "joins", "0,3 dim:1 @index:2", adds=(0, 3)),
+    *_moves("scatter", "move", "joins puts", "0,3 dim:1 @index:2", adds=(0, 3)),
+    *_moves("slice_scatter", "move", "joins", "0,1 dim start end step", adds=(0, 1)),
     *_moves("select_scatter", "move", adds=(0, 1)),
     *_moves("masked_scatter", "entry", adds=(0, 2)),
     *_moves("where", "entry", "entry", "1,2 @condition:0", adds=(1, 2)),
@@ -195,11 +198,12 @@ _TABLE: list[Operation] = [
     *_linear("clamp_max", "entry fills scale", "max:1", positive="by_entry"),
     *_linear("threshold", "entry fills clamps", positive="by_entry"),
     *_linear("relu", "entry clamps kernel", "", positive="by_entry"),
-    *_linear("leaky_relu", "entry", "negative_slope:1", positive="by_entry"),
+    *_linear("leaky_relu", "entry", "negative_slope:1", "negative_slope:1", positive="by_entry"),
     *_linear("_prelu_kernel", "", "0,1", positive="by_entry"),
     *_linear("abs", "entry scale", "", positive="by_entry"),
     # other linear operations
     *_linear("embedding", "looks_up", "@indices:1"),
+    *_linear("_weight_norm_interface", "", "0,1 dim:2"),
     *_linear("zero zeros_like", "valueless zeros"),
     *_rows("zeros new_zeros", "valueless zeros"),
     *_rows("full_like new_full", "valueless full"),
@@ -222,18 +226,20 @@ _TABLE: list[Operation] = [
     *_rows("baddbmm", "matrix mm plus", "0,1,2 alpha beta @batch1:1 @batch2:2", **_PLUS, sums=1),
     *_rows("addmv addbmm", "matrix plus", **_PLUS),
     *_rows("addr", "matrix plus", nodes="none", positive="multiplied", adds=(0,)),
-    *_rows("vdot", "matrix", **_PRODUCT),
-    *_rows("convolution", "matrix", nodes="convolution", positive="multiplied", adds=(2,)),
+    *_rows("vdot", "matrix", "0,1 @self:0 @other:1", **_PRODUCT),
+    *_rows("convolution", "matrix", "0,1,2 @input:0 @weight:1", nodes="convolution",
+           positive="multiplied", adds=(2,)),
     *_rows("_addmm_activation", "matrix", nodes="none", positive="multiplied"),
     # weights, gates and lengths
     *_rows("_softmax _safe_softmax", "softmax", "dim"),
     *_rows("_sparse_softmax", "softmax"),
-    *_rows("_log_softmax", "logarithm", rule=BuiltInRule("attention", rules.log_softmax)),
-    *_rows("logsumexp", "logarithm statistic closed", nodes="reduce"),
+    *_rows("_log_softmax", "logarithm result", "dim:1",
+           rule=BuiltInRule("attention", rules.log_softmax, rules.log_softmax_backward)),
+    *_rows("logsumexp", "logarithm statistic closed", "dim:1 keepdim:2", nodes="reduce"),
     *_rows("logcumsumexp", "closed"),
     *_rows("sigmoid hardsigmoid", "entry gate kernel", ""),
     *_rows("reciprocal", "entry divides inverse", ""),
-    *_rows("sqrt", "entry root scale", "", rule=_RATIO_OF_RESULT),
+    *_rows("sqrt", "entry root scale result", "", rule=_RATIO_OF_RESULT),
     *_rows("rsqrt", "entry root scale", ""),
     *_rows("pow", "entry scale power", "exponent:1", rule=_RATIO_OF_RESULT),
     *_rows("var", "scale squares closed", "dim correction keepdim", nodes="reduce", rule=_VARIANCE),
@@ -244,7 +250,7 @@ _TABLE: list[Operation] = [
     *_rows("linalg_vector_norm", "root length norms scale squares closed",
            "ord:1 dim keepdim", nodes="reduce"),
     *_rows("norm", "root length norms scale squares closed", nodes="reduce"),
-    *_rows("_cdist_forward", "root closed", nodes="cdist"),
+    *_rows("_cdist_forward", "root closed", "0,1 p:2 @x1:0 @x2:1", nodes="cdist"),
     *_rows("prod", "closed", nodes="reduce"),
     *_rows("any all", "", nodes="reduce"),
     *_rows("cumprod _thnn_fused_gru_cell _thnn_fused_lstm_cell", "closed"),
@@ -255,13 +261,13 @@ _TABLE: list[Operation] = [
     *_rows("celu", "entry", "alpha:1", rule=_RATIO),
     *_rows("softshrink hardshrink", "entry", "lambd:1", rule=_RATIO),
     *_rows("hardtanh", "entry", "min_val:1 max_val:2", rule=_RATIO),
-    *_rows("tanh", "entry", rule=_RATIO),
+    *_rows("tanh", "entry result", "", rule=_RATIO),
     *_rows("log1p asinh atan erf sin sinh", "entry", "", rule=_RATIO_OF_RESULT),
     *_rows("expm1 tan", "entry", rule=_RATIO_OF_RESULT),
     *_rows("exp", "entry kernel exponent above_zero", "", rule=_ABOVE_ZERO),
-    *_rows("softplus", "entry kernel above_zero", rule=_ABOVE_ZERO),
-    *_rows("cos cosh", "entry above_zero", rule=_ABOVE_ZERO),
-    *_rows("log", "entry exponent"),
+    *_rows("softplus", "entry kernel above_zero", "beta:1 threshold:2", rule=_ABOVE_ZERO),
+    *_rows("cos cosh", "entry above_zero", "", rule=_ABOVE_ZERO),
+    *_rows("log", "entry exponent", ""),
     *_rows("acos asin erfc exp2 log10 log2 log_sigmoid_forward logit eq ge gt le lt ne", "entry"),
     *_rows("sgn sign", "entry cuts"),
     *_rows("round floor ceil trunc frac heaviside", "cuts"),
@@ -286,7 +292,8 @@ _TABLE: list[Operation] = [
     *_rows("native_dropout", parts=fused.native_dropout),
     *_rows("rrelu_with_noise", parts=fused.rrelu),
     *_rows("_trilinear", parts=fused.trilinear),
-    *_rows("_sparse_addmm", parts=fused.sparse_addmm),
+    *_rows("_sparse_addmm", "matrix mm plus", "0,1,2 alpha beta @mat1:1 @mat2:2", **_PLUS,
+           parts=fused.sparse_addmm),
     *_rows("_sparse_mm_reduce_impl", parts=fused.sparse_mm_reduce),
     *_rows("_scaled_dot_product_flash_attention_for_cpu", parts=fused.cpu_attention),
     *_rows("scaled_dot_product_attention", parts=fused.attention),
@@ -302,6 +309,10 @@ NODES_OF_GRAPH: dict[str, Saved] = {
     for number, saved in enumerate(row.saves)
     if saved is not None
 }
+_AUTOGRADS_OWN = "torch::autograd::"
+# a write into a view hides what was written; what it loses shows in the sum or in a comparison
+NODES_OF_GRAPH[f"{_AUTOGRADS_OWN}CopySlices"] = Saved("copy", (), {}, {})
+NODES_OF_GRAPH[f"{_AUTOGRADS_OWN}CopyBackwards"] = Saved("copy", (0, 1), {}, {})
 
 
 def operation(name: str) -> Operation:
@@ -326,8 +337,10 @@ PLUS_PRODUCT = that("plus")  # the first argument is added
 OF_ROWS = that("mm")  # products of matrices, or of batches of them
 KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
 SOFTMAX, ROOTS, GATES, NORMS = that("softmax"), that("root"), that("gate"), that("norm")
+LOGARITHMS = that("logarithm")
 KERNELS = that("kernel")  # they make positive weights
 LENGTHS = that("length")  # x df/dx sums to f(x)
+SAVE_RESULTS = that("result")  # their nodes save their results, and not what these are made from
 ABOVE_ZERO = that("above_zero")  # f(0) is not 0, but a constant of the ledger
 ENTRYWISE = that("entry")  # functions of single entries, also of several signals
 FILLS = that("fills")  # they put numbers among the entries of their first argument

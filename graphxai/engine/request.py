@@ -17,20 +17,35 @@ from graphxai.engine.autograd_graph import Opaque
 from graphxai.engine.fused import uncompiled
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import own_gradient, refuse_lost_gradients
-from graphxai.engine.trace import Op, Trace
+from graphxai.engine.trace import Trace
 from graphxai.rules.conservative import Rules
 from graphxai.runtime.scope import Blocks
 
 Tier: TypeAlias = Literal["hooks", "recording"]
 TRIES = 3  # passes that may fail under the same rules before all are recorded
 NAMED = 3  # modules that a reason names at most
-WRITE_TO_VIEW = "CopySlices"  # the node that autograd puts in place of a write into a view
-REMEDIES = (  # by the beginning of a reason, what to write instead
-    (WRITE_TO_VIEW, "return a new tensor instead of writing into a view"),
-    ("a look-up of codes", "let the model read the codes from an attribute of the graph"),
-    ("a BatchNorm with", "give it running statistics"),
-    ("a constant that is computed", "compute the constant once and keep it as a parameter"),
-)
+REMEDIES = {  # by a part of a reason, what to write instead
+    "a look-up of codes": "let the model read the codes from an attribute of the graph",
+    "a constant that is computed": "compute the constant once and keep it as a parameter",
+    "do not sum to the output": "keep numbers that are added as parameters or attributes of the"
+    " graph, detach nothing, and let no function act in place on a view",
+    "the number with which a signal is padded": "join the signal with a parameter instead",
+    "product with a constant": "multiply by numbers or parameters",
+    "constant": "keep it as a parameter or an attribute of the graph",
+    "random numbers": "call model.eval(), and pass training=self.training to F.dropout",
+    "a maximum along an axis": "use amax, or global_max_pool of PyG",
+    "an attribute of the graph that requires": "give the graph tensors without a gradient",
+    "under two names": "give each attribute a tensor of its own",
+    "whose rows are of no graph": "explain one graph at a time",
+    "an output": "return what is computed from the nodes, with its gradient",
+    "other inputs that change": "detach the other inputs where they meet the nodes",
+    "for which there is no rule": "give it an OperationRule, or take a method without such rules",
+    "that computes something else": "let the rule return what the operation returns",
+    "that differs from that of a recorded": "let the model compute in double precision",
+    "twice, of the same signal": "compute it once",
+    "log-probabilities": "return them last, or the logits",
+    "": "write it with other operations of PyTorch, such as sums and products",
+}
 
 _hooks_allowed: Blocks[bool] = Blocks("graphxai_hooks", True)
 
@@ -56,6 +71,7 @@ class PassMemory:
         self._failures: dict[Rules, list[Opaque]] = {}
         self._warned = False
         self.beside_empty = True
+        self.keeps_inputs = False  # whether passes need an `InputKeeper`
         self.proved: set[object] = set()  # operations in modules, with autograd's own gradients
 
     def __deepcopy__(self, _: Any) -> "PassMemory":
@@ -96,7 +112,7 @@ class PassMemory:
         self.beside_empty = False
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
-        """Name the modules to which the last failure is due, and warn of the first one.
+        """Name the modules and the remedy of the last failure, and warn of the first one.
 
         Args:
             name: that of the model.
@@ -107,19 +123,16 @@ class PassMemory:
         if not failures:
             return
         why = failures[-1]
-        if why.operation is not None:
-            ops = (op for op in trace.ops if _is_meant(trace, op, why.operation))
-            places = sorted({op.path or name for op in ops})
-            form = "{} in {}"
-        else:
+        if not why.complete:
             places = sorted(set(unseen)) if why.lacks_constants else []
-            form = "{} ({})"
-        if places:
+            form = "{} ({}); {}"
+            if not places:
+                ops = (op for op in trace.ops if _plain(op.name) == _plain(why.operation or ""))
+                places, form = sorted({op.path or name for op in ops}) or [name], "{} in {}; {}"
             shown = [*places[:NAMED], "..."] if len(places) > NAMED else places
-            remedy = next(
-                (f"; {text}" for start, text in REMEDIES if str(why).startswith(start)), ""
-            )
-            failures[-1] = Opaque(form.format(why, ", ".join(shown)) + remedy)
+            remedy = next(text for part, text in REMEDIES.items() if part in str(why))
+            reason = form.format(why, ", ".join(shown), remedy)
+            failures[-1] = Opaque(reason, complete=True)
         if not self._warned and _hooks_allowed.get():
             self._warned = True
             self.warn_of_recording(name, str(failures[-1]))
@@ -127,18 +140,10 @@ class PassMemory:
     def warn_of_recording(self, name: str, reason: str) -> None:
         """Warn that passes of a model are recorded, which costs time but changes no result."""
         warnings.warn(
-            f"{name} is explained by recorded passes, which take two to four times as long as hooks"
-            f" on PyTorch's autograd graph: {reason}. The results are the same.",
+            f"{name} is explained by recorded passes, which give the same results but take several"
+            f" times as long as hooks on PyTorch's autograd graph: {reason}.",
             stacklevel=10,
         )
-
-
-def _is_meant(trace: Trace, op: Op, operation: str) -> bool:
-    """Whether a recorded operation is the one of a reason."""
-    if operation == WRITE_TO_VIEW:
-        slot = op.makes[0].slot if op.in_place else -1
-        return slot >= 0 and trace.memory.storage[slot] != slot
-    return _plain(op.name) == _plain(operation)
 
 
 def _plain(operation: str) -> str:

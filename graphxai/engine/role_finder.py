@@ -26,7 +26,6 @@ _WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
 _OF_MULTIPLES = kinds.SAME | kinds.SCALINGS
 _OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | {"neg"}
 _OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | {"add"}
-_LOGARITHMS = kinds.that("logarithm")
 
 
 def find_roles(trace: Trace) -> Roles:
@@ -175,7 +174,7 @@ class _RoleFinder(FlowQueries):
     def _is_of_logarithms(self, op: Op) -> bool:
         """Whether an `exp` has a `log_softmax` or `s - logsumexp(s)` as its argument."""
         before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES)
-        return any(maker.name in _LOGARITHMS for maker in before)
+        return any(maker.name in kinds.LOGARITHMS for maker in before)
 
     def _mark_attention(self, op: Op) -> None:
         """Mark the products in which attention weights, which `op` made, multiply values."""

@@ -44,8 +44,9 @@ class BuiltInRule(NamedTuple):
 
 
 def saved(node: Node, name: str) -> Any:
-    """Return what a node saved under a name, a tensor without its gradient."""
-    value = getattr(node, f"_saved_{name}")
+    """Return what a node saved, or `InputKeeper` kept, a tensor without its gradient."""
+    attribute = f"_saved_{name}"
+    value = getattr(node, attribute) if hasattr(node, attribute) else node.metadata[name]
     return value.detach() if isinstance(value, Tensor) else as_given(value)
 
 
@@ -145,6 +146,18 @@ def batch_norm(
         shape = (1, -1) + (1,) * (x.dim() - 2)
         y = (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
     return per_channel(y, weight, bias), None, None
+
+
+def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `batch_norm` with the batch's statistics, centred over it."""
+    weight, scale = saved(node, "weight"), saved(node, "result2")
+
+    def to_input(gradient: Tensor) -> Tensor:
+        axes = (0, *range(2, gradient.dim()))
+        gradient = per_channel(gradient, scale if weight is None else weight * scale, None)
+        return gradient - gradient.mean(axes, keepdim=True)
+
+    return to_input
 
 
 def batch_norm_running(
@@ -249,3 +262,8 @@ def log_softmax(func: Function, x: Tensor, dim: int, half: bool = False) -> Tens
     The difference of two classes then has the relevance of their logits (Montavon 2019).
     """
     return x - x.detach().logsumexp(dim, keepdim=True)
+
+
+def log_softmax_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `log_softmax`: as it came."""
+    return lambda gradient: gradient

@@ -6,14 +6,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from graphxai.api import KnownTarget, load
+from graphxai.api import KnownTarget
 from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
-from graphxai.explanation.compute.models import Model, mark_explained_for
+from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.options import with_keywords
-from graphxai.wrapping.removal import OPERATORS, Operator, Resampling, operators_for
+from graphxai.wrapping.removal import OPERATORS, Resampling, operators_for
 
 from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, ROAR, choose_metrics
@@ -98,18 +98,17 @@ def evaluate(
         ValueError: no input remains, a metric does not fit the task, the target is unknown, or
             something is given that would not be used.
     """
-    device = options.get("device")
-    model = on_device(load(model) if isinstance(model, str | Path) else model, device)
+    model = on_device(loaded(model), options.get("device"))
     tracked = tracked_output(model, target, labels)
     chosen = methods_for(model) if methods == "all" else each_of(methods)
     explainers = [seeded_explainer(method, seed, model=model) for method in chosen]
     if "random" not in {explainer.name for explainer in explainers}:
         explainers.append(seeded_explainer("random", seed))
-    removed_by = _operators(model, operators, options.get("resampling"))
-    plan = MeasurementPlan(tuple(told_apart(explainers)), (), removed_by, steps, seed)
-    plan, refitting = _with_metrics(plan, model, tracked, metrics, options)
+    plan = MeasurementPlan(tuple(told_apart(explainers)), (), (), steps, seed)
+    plan, refitting = _with_metrics(plan, model, tracked, metrics, operators, options)
     scored = any(metric.removal for metric in plan.metrics) and ROAR not in plan.metrics
-    graphs = _prepare(model, _mark_explained(model, inputs, node, pair), tracked, labels, scored)
+    marked = mark_explained_for(model, inputs, node, pair)
+    graphs = _prepare(model, marked, tracked, labels, scored)
     run = Run.begin(model, plan, tracked, graphs, refitting, options)
     plan = run.with_judges(plan, options.get("progress"))
     report = run.measured(plan, options)
@@ -125,25 +124,36 @@ def _with_metrics(
     model: Model,
     tracked: TrackedOutput,
     metrics: str | Sequence[str],
+    operators: str | Sequence[str],
     options: EvaluationOptions,
 ) -> tuple[MeasurementPlan, Refits | None]:
-    """Add to a plan what is measured, and by which model if not by the explained one."""
+    """Add to a plan what is measured, how nodes are removed, and by which model if by another."""
     judge, refit = options.get("judge"), options.get("refit")
     if judge is not None and refit is not None:
         raise ValueError("give either judge= or refit= (which trains a judge), not both.")
     resampling = options.get("resampling")
-    if "resample" in plan.operators:
+    if operators == "all":
+        removed_by = operators_for(model, resampling)
+    else:
+        named = [operators] if isinstance(operators, str) else list(operators)
+        for name in named or [""]:
+            if name not in OPERATORS:
+                what = f"unknown operator {name!r}" if name else "no operator given"
+                raise ValueError(f"{what}; choose from {', '.join(OPERATORS)}.")
+        removed_by = tuple(name for name in OPERATORS if name in named)
+    if "resample" in removed_by:
         resampling = (resampling or Resampling(seed=plan.seed)).of(model)
     elif resampling is not None:
         raise ValueError("resampling= is for the operator 'resample', which is not measured here.")
     refitting: Refits | None = None
     if refit is not None:
-        refitting = refit.on(model, tracked, plan.operators)
+        refitting = refit.on(model, tracked, removed_by)
     kind = tracked.target.task_in(model.config).kind
     roar = refitting is not None and refitting.is_roar
     chosen = (ROAR,) if roar else tuple(choose_metrics(metrics, kind))
-    judges: dict[str, Model] = {} if judge is None else dict.fromkeys(plan.operators, judge)
-    return replace(plan, metrics=chosen, judges=judges, resampling=resampling), refitting
+    judges: dict[str, Model] = {} if judge is None else dict.fromkeys(removed_by, judge)
+    plan = replace(plan, metrics=chosen, operators=removed_by, resampling=resampling)
+    return replace(plan, judges=judges), refitting
 
 
 def _check_failures(report: Report) -> None:
@@ -160,32 +170,6 @@ def _check_failures(report: Report) -> None:
             f" graph {key!r}: {reason}",
             stacklevel=5,  # of the call of `evaluate`, beneath its two decorators
         )
-
-
-def _operators(
-    model: Model, operators: Sequence[str] | str, resampling: Resampling | None
-) -> tuple[Operator, ...]:
-    if operators == "all":
-        return operators_for(model, resampling)
-    chosen = [operators] if isinstance(operators, str) else list(operators)
-    for name in chosen:
-        if name not in OPERATORS:
-            raise ValueError(f"unknown operator {name!r}; choose from {', '.join(OPERATORS)}.")
-    if not chosen:
-        raise ValueError(f"no operator given; choose from {', '.join(OPERATORS)}.")
-    return tuple(name for name in OPERATORS if name in chosen)
-
-
-def _mark_explained(
-    model: Model, inputs: Iterable[Any] | Mapping[Key, Any], node: Any, pair: Any
-) -> Iterable[Any] | Mapping[Key, Any]:
-    """Note in each input which node or pair is explained. A mapping keeps its keys."""
-    if not isinstance(inputs, Mapping):
-        return mark_explained_for(model, inputs, node, pair)
-    graphs = mark_explained_for(model, list(inputs.values()), node, pair)
-    if len(graphs) != len(inputs):
-        raise ValueError("node= or pair= must name one for each graph with a key, or pass a list.")
-    return dict(zip(inputs, graphs, strict=True))
 
 
 def _prepare(

@@ -34,7 +34,7 @@ from graphxai.wrapping.eval_replica import copied
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
 from .base import Attribution, Explainer, scored
 from .heads import FILE, HeadStatistics, count
-from .layers import Layers, layers_of, pass_with_gradients
+from .layers import layers_of, pass_with_gradients
 from .registry import register
 from .traits import Traits
 
@@ -130,7 +130,9 @@ def pass_relevance_back(
     if reads_attention and not state.attention:
         raise NoAttentionError.of(_name_of(double))
     if to_last_layer_of is not None:
-        layers = _layers(to_last_layer_of, batch, state)
+        layers = layers_of(
+            to_last_layer_of, state, lambda: pass_with_gradients(to_last_layer_of, batch)
+        )
         *_, last = layers
         wanted = [state.attention[k] for k in last]
         relevance = torch.autograd.grad(explained.sum(), wanted, materialize_grads=True)
@@ -141,10 +143,6 @@ def pass_relevance_back(
         explained.sum(), wanted, allow_unused=True, materialize_grads=True
     )
     return RelevancePassedBack(relevance[0], relevance[1:], outputs.detach(), resolved)
-
-
-def _layers(model: ExplainableModel, batch: GraphBatch, state: RelevancePass) -> Layers:
-    return layers_of(model, state, lambda: pass_with_gradients(model, batch))
 
 
 def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, state: RelevancePass) -> Tensor:

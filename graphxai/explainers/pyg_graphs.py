@@ -53,11 +53,6 @@ class PygCall:
             given["batch"] = batch.batch
         return self.read(module(batch.x, batch.edge_index, **given), batch)
 
-    @property
-    def has_batch(self) -> bool:
-        """Whether the user passed a batch vector."""
-        return self.kwargs.get("batch") is not None
-
 
 def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
     """Split the inputs of a call into one Data per graph.
@@ -160,7 +155,8 @@ class SingleGraphModel(WrappedModel):
         takes_batch = "batch" in signature(self.module.forward).parameters
         with unrecorded():
             alone = torch.cat([self._output_of([each]) for each in (graph, other)])
-            for gives_batch in (True, False) if takes_batch and not call.has_batch else (False,):
+            may_give = takes_batch and call.kwargs.get("batch") is None  # as the user did not
+            for gives_batch in (True, False) if may_give else (False,):
                 call.gives_batch = gives_batch
                 try:
                     if _same(self._output_of([graph, other]), alone):

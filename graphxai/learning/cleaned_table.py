@@ -224,13 +224,7 @@ class CleanTable:
             "molecules": len(self.graphs),
             "targets": [asdict(target) for target in self.targets],
             "checks": [
-                {
-                    "check": finding.check,
-                    "target": finding.target,
-                    "count": finding.count,
-                    "done": finding.done,
-                    "rows": [row.row for row in finding.rows],
-                }
+                vars(finding) | {"rows": [row.row for row in finding.rows]}
                 for finding in self.findings
             ],
         }

@@ -133,7 +133,9 @@ class WorkerProcess:
                 raise RuntimeError("the processes have ended.")
             if self.process is not None:
                 return self.process, self.pipe, False
-            context = _context()
+            # a fork of a process with threads, such as torch's, may hang
+            can_serve = "forkserver" in multiprocessing.get_all_start_methods()
+            context: Any = multiprocessing.get_context("forkserver" if can_serve else "spawn")
             self.pipe, other_end = context.Pipe()
             process = context.Process(target=_serve, args=(other_end,), daemon=True)
             with _main_module_hidden():
@@ -141,12 +143,6 @@ class WorkerProcess:
             other_end.close()  # otherwise nobody would notice when the process ends
             self.process = process
             return process, self.pipe, True
-
-
-def _context() -> Any:
-    """Return how processes start. A fork of a process with threads, such as torch's, may hang."""
-    methods = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.chemistry.names import quietly_read
 from graphxai.visualization.layout import (
     atoms_of,
     bond_length,
@@ -62,10 +63,7 @@ def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
 
 def drawing_of(smiles: str) -> dict[str, Any] | None:
     """Return the drawing of a SMILES, or None if RDKit cannot read it."""
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     return None if mol is None else drawing(mol)
 
 

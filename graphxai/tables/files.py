@@ -191,20 +191,15 @@ def with_items(record: str, items: Mapping[str, str]) -> str:
     A blank line, which would end the item, is left out.
     """
     body, end, _ = record.rpartition("$$$$")
-    texts = {name: _item_text(text) for name, text in items.items()}
-    lines = [f">  <{_item_name(name)}>\n{text}\n\n" for name, text in texts.items() if text]
+    lines = []
+    for name, text in items.items():
+        # no name may end the line of its item, and no line may look like the next item or record
+        heading = re.sub(r"[<>\r\n]", "_", name)
+        cells = [line for line in text.splitlines() if line.strip()]
+        cells = [f" {cell}" if cell.startswith((">", "$$$$")) else cell for cell in cells]
+        if cells:
+            lines.append("\n".join([f">  <{heading}>", *cells, "", ""]))
     return f"{body}{''.join(lines)}{end}\n" if end else record
-
-
-def _item_text(text: str) -> str:
-    """Return the lines of a data item, none of which may look like the next item or record."""
-    lines = (line for line in text.splitlines() if line.strip())
-    return "\n".join(f" {line}" if line.startswith((">", "$$$$")) else line for line in lines)
-
-
-def _item_name(name: str) -> str:
-    """Replace the characters in a name that would end the line of a data item."""
-    return re.sub(r"[<>\r\n]", "_", name)
 
 
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:

@@ -33,6 +33,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.predicting import set_nearness
+from graphxai.explanation.files import require_pyarrow
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import Progress, no_progress
 from graphxai.runtime.writing import folder_at
@@ -47,8 +48,8 @@ from .batches import (
 )
 from .files import CsvFormat, table_to_write, with_items
 from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells
-from .run_folder import open_run, require_formats
-from .settings import ExplanationSettings, PredictionSettings, RowSettings
+from .run_folder import open_run
+from .settings import FORMATS, ExplanationSettings, PredictionSettings, RowSettings
 
 IDENTIFYING = ("row", "name", "smiles")
 KEPT_REASONS = 100  # how many rejected rows `predict_table` returns
@@ -110,7 +111,11 @@ def explain_table(
         settings.level,
     )
     require_molecules(model)
-    require_formats(settings.formats)
+    for name in settings.formats:
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name!r}; choose from {', '.join(FORMATS)}.")
+    if "parquet" in settings.formats:
+        require_pyarrow(Path("explanations.parquet"))
     folder = folder_at(folder)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     named = source.name_column is not None

@@ -6,13 +6,12 @@ the picture and the structure of a finished row are always complete.
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphxai.explanation.files import require_pyarrow
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import (
     Appended,
@@ -23,7 +22,7 @@ from graphxai.runtime.writing import (
 )
 
 from .files import AppendedCsv, CsvFormat, appended_sdf, csv_to_parquet, rows_in
-from .settings import FORMATS, ExplanationSettings
+from .settings import ExplanationSettings
 
 TABLES = ("explanations.csv", "rejected.csv")
 WRITTEN = (*TABLES, "explanations.sdf", "explanations.parquet", "pictures")
@@ -108,15 +107,6 @@ def open_run(
             structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", drawn))
         pictures = settings.pictures is not None
         yield RunFolder(folder, frozenset(finished), done, left_out, structures, pictures)
-
-
-def require_formats(formats: Collection[str]) -> None:
-    """Raise ValueError for an unknown format, or ImportError for Parquet without pyarrow."""
-    for name in formats:
-        if name not in FORMATS:
-            raise ValueError(f"unknown format {name!r}; choose from {', '.join(FORMATS)}.")
-    if "parquet" in formats:
-        require_pyarrow(Path("explanations.parquet"))
 
 
 def _begin(folder: Path, description: Mapping[str, Any], separator: str, resume: bool) -> set[int]:

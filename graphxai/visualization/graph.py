@@ -330,7 +330,9 @@ def _labels_svg(
     for k in order:
         x, y = points[k].tolist()
         if text_width(names[k], size) <= 1.9 * radius:
-            ink = "#ffffff" if _luminance(colors[k]) < _DARK else "#000000"
+            red, green, blue = (int(colors[k][place : place + 2], 16) / 255 for place in (1, 3, 5))
+            luminance = 0.299 * red + 0.587 * green + 0.114 * blue
+            ink = "#ffffff" if luminance < _DARK else "#000000"
             words.append(draw_text(names[k], x, y + size * 0.36, size, anchor="middle", color=ink))
             continue
         text, fitted = fit_text(names[k], min(max(size, 9.0), 10.0), 90.0, smallest=8.0)
@@ -352,9 +354,3 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
 def _colors(scale: Scale, values: Collection[float]) -> list[str]:
     """Return the colours of relevances, or an empty list if there are none."""
     return list(scale.hex(np.array(list(values)))) if len(values) else []
-
-
-def _luminance(color: str) -> float:
-    """Return how bright a colour such as "#ff0000" looks, from 0 to 1."""
-    red, green, blue = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -176,8 +176,12 @@ def contrast_svg(
     scale = Scale.chosen(scale, values, palette=palette)
     first = laid_out(panels[0].mol)
     second = aligned(panels[1].mol, first, mapping)
-    window = _window(first, second)
-    height = min(height, _height(window, width))
+    points = np.concatenate([_points(first), _points(second)])
+    left, bottom = (points.min(0) - _AIR).tolist()
+    right, top = (points.max(0) + _AIR).tolist()
+    window: Window = (left, bottom, right, top)  # which just fits the height below
+    fitting = (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING
+    height = min(height, max(160.0, fitting))
     pictures = [
         molecule_svg(
             mol,
@@ -249,17 +253,3 @@ def _superposed(
 
 def _points(mol: Mol) -> NDArray[np.float64]:
     return np.asarray(mol.GetConformer().GetPositions())[:, :2]
-
-
-def _window(*molecules: Mol) -> Window:
-    """Return the bounding box of all molecules together, with a margin."""
-    points = np.concatenate([_points(mol) for mol in molecules])
-    left, bottom = (points.min(0) - _AIR).tolist()
-    right, top = (points.max(0) + _AIR).tolist()
-    return left, bottom, right, top
-
-
-def _height(window: Window, width: float) -> float:
-    """Return the height of a panel of this width that just fits the window."""
-    left, bottom, right, top = window
-    return max(160.0, (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING)

@@ -106,7 +106,10 @@ class GraphormerConfig(TaskSet):
             raise ValueError("give either node_cardinalities or num_node_features.")
         if self.environments and not self.node_cardinalities:
             raise ValueError("environments are those of nodes with categorical features.")
-        self._check_edge_features()
+        if self.edge_cardinalities and self.num_edge_features:
+            raise ValueError("give edge_cardinalities or num_edge_features, not both.")
+        if self.num_edge_features and self.ties != "average":
+            raise ValueError("continuous edge features need ties='average'.")
         self._check_standardising()
         for name, ways in CHOICES.items():
             if (value := getattr(self, name)) not in ways:
@@ -132,12 +135,6 @@ class GraphormerConfig(TaskSet):
     def reads_molecules(self) -> bool:
         """Whether the model takes SMILES."""
         return self.reads == "molecules"
-
-    def _check_edge_features(self) -> None:
-        if self.edge_cardinalities and self.num_edge_features:
-            raise ValueError("give edge_cardinalities or num_edge_features, not both.")
-        if self.num_edge_features and self.ties != "average":
-            raise ValueError("continuous edge features need ties='average'.")
 
     def _check_standardising(self) -> None:
         for name in STANDARDISING:

@@ -131,18 +131,13 @@ def _molecule(graph: Graph, featurised: Graph) -> Input:
     return Input(graph, graph.smiles, graph.get("mol"), **about, mirrored=mirrored)
 
 
-def writes_canonically(config: GraphormerConfig) -> bool:
-    """Return whether features must not depend on how a SMILES is written.
-
-    This is true for models whose structure encoding does not depend on it either. Published models
-    get OGB's features unchanged.
-    """
-    return config.ties == "average"
-
-
 def reading_of(config: GraphormerConfig) -> dict[str, Any]:
-    """Return the options of `molecule_graphs` with which a model learned its molecules."""
-    return {"canonical": writes_canonically(config), "standardise": config.standardise}
+    """Return the options of `molecule_graphs` with which a model learned its molecules.
+
+    Features must not depend on how a SMILES is written where the structure encoding does not depend
+    on it either. Published models get OGB's features unchanged.
+    """
+    return {"canonical": config.ties == "average", "standardise": config.standardise}
 
 
 def _from_image(value: Any, encode: StructureEncoding) -> Input:
@@ -190,7 +185,10 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
     if config.node_cardinalities:
         _check_codes(config, data)
     else:
-        _check_finite(data)
+        for name in ("x", "pos"):
+            values = data.get(name)
+            if values is not None and not bool(torch.isfinite(values.float()).all()):
+                raise InputError(f"{name} contains values that are not finite.")
     if config.reads == "digits":
         _check_superpixels(data)
     smiles = data.get("smiles")
@@ -215,13 +213,6 @@ def _in_columns(config: GraphormerConfig, data: "Data") -> "Data":
         if width == 1 and isinstance(values, torch.Tensor) and values.dim() == 1:
             data[name] = values[:, None]
     return data
-
-
-def _check_finite(data: "Data") -> None:
-    for name in ("x", "pos"):
-        values = data.get(name)
-        if values is not None and not bool(torch.isfinite(values.float()).all()):
-            raise InputError(f"{name} contains values that are not finite.")
 
 
 def _check_superpixels(data: "Data") -> None:

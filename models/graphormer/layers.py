@@ -109,7 +109,8 @@ class StructuralBias(nn.Module):
                 nodes = nodes + position[graphs, :, rows]
             bias[graphs, :, rows] = nodes
         if self.mask_distance is not None:
-            too_far = _too_far(batch, self.mask_distance)
+            pairs = batch.mask[:, :, None] & batch.mask[:, None, :]
+            too_far = pairs & (batch.distance_codes >= self.mask_distance)  # (B, N, N)
             bias.masked_fill_(too_far[:, None], -math.inf)
 
     def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
@@ -215,12 +216,6 @@ def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> T
         per_sample_weights=batch.bag_weights[bags].to(table.dtype),
     )
     return pairs.reshape(graphs.stop - graphs.start, -1, n, len(table[0])).permute(0, 3, 1, 2)
-
-
-def _too_far(batch: GraphBatch, limit: int) -> Tensor:
-    """Return which pairs (B, N, N) are at distance `limit` or farther."""
-    both = batch.mask[:, :, None] & batch.mask[:, None, :]
-    return both & (batch.distance_codes >= limit)
 
 
 class Attention(nn.Module):

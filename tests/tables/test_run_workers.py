@@ -77,7 +77,7 @@ def test_a_row_that_ends_its_process_is_refused_with_the_reason(model, tmp_path,
     assert (many.done, many.rejected) == (by_one.done, by_one.rejected) == (6, 3)
     files_of_many, expected = contents(tmp_path / "many"), contents(tmp_path / "one")
     files_of_many.pop("run.json"), expected.pop("run.json")  # with the hash of the table
-    assert b"6,compound 5,CN,it ended its process twice" in files_of_many.pop("rejected.csv")
+    assert b"6,CN,compound 5,it ended its process twice" in files_of_many.pop("rejected.csv")
     expected.pop("rejected.csv")
     assert files_of_many == expected
     rows = list(explain_rows(model, table, get_explainer("lrp")))

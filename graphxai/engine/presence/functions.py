@@ -16,6 +16,7 @@ from torch import Tensor
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
 from graphxai.engine.attention.node_tracker import MOVES, NodeTracker
 from graphxai.engine.operations import GATHERED, LISTS
+from graphxai.engine.presence.gates import Groups
 from graphxai.engine.trace import Op, Ref, Trace
 
 Factor = Callable[[], Tensor | None]
@@ -141,55 +142,84 @@ def softmax(scores: Tensor, presence: Tensor, dim: int) -> Tensor:
     return out
 
 
-class _Largest(torch.autograd.Function):
-    """The largest present entry of each group, by an index of groups along the first axis."""
+class _LargestPresent(torch.autograd.Function):
+    """The present entry of each group with the largest key, by an index along the first axis."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, presence: Tensor, index: Tensor, start: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, presence: Tensor, index: Tensor, start: Tensor, keys: Tensor
+    ) -> Tensor:
         present = presence.expand(x.shape) > 0
-        shown = x.masked_fill(~present, -torch.inf)
+        shown = keys.masked_fill(~present, -torch.inf)
         groups = index.view(-1, *[1] * (x.dim() - 1)).expand(x.shape)
         lowest = torch.full_like(start, -torch.inf)
         largest = lowest.scatter_reduce(0, groups, shown, "amax")
-        of_entry = largest.gather(0, groups)
-        is_largest = present & (shown == of_entry)
+        is_largest = present & (shown == largest.gather(0, groups))
         places = torch.arange(len(x), device=x.device).view(-1, *[1] * (x.dim() - 1))
         # among equals the first
         first = torch.full(start.shape, len(x), device=x.device).scatter_reduce(
             0, groups, torch.where(is_largest, places.expand(x.shape), len(x)), "amin"
         )
         chosen = is_largest & (places == first.gather(0, groups))
-        second = lowest.scatter_reduce(0, groups, shown.masked_fill(chosen, -torch.inf), "amax")
+        others = shown.masked_fill(chosen, -torch.inf)
+        second = lowest.scatter_reduce(0, groups, others, "amax")
+        is_second = present & ~chosen & (others == second.gather(0, groups))
         empty = largest == -torch.inf
-        out = torch.where(empty, start, largest)
-        after = torch.where(second == -torch.inf, start, second)
-        ctx.save_for_backward(x, presence, groups, out, after, chosen, empty)
+        out, after = (
+            lowest.scatter_reduce(0, groups, x.masked_fill(~of_them, -torch.inf), "amax")
+            for of_them in (chosen, is_second)
+        )
+        out = torch.where(empty, start, out)
+        after = torch.where(second == -torch.inf, start, after)
+        joins = empty.gather(0, groups) | (keys > largest.gather(0, groups))
+        ctx.save_for_backward(x, presence, groups, out, after, chosen, empty, joins)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, Tensor]:
-        x, presence, groups, out, after, chosen, empty = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, Tensor, None]:
+        x, presence, groups, out, after, chosen, empty, joins = ctx.saved_tensors
         gradient = gradients[0]
-        of_entry, largest = gradient.gather(0, groups), out.gather(0, groups)
-        leaving = torch.where(chosen, largest - after.gather(0, groups), 0.0)
-        rise = x - largest
-        joining = torch.where(empty.gather(0, groups), rise, rise.clamp(min=0))
+        of_entry, before = gradient.gather(0, groups), out.gather(0, groups)
+        leaving = torch.where(chosen, before - after.gather(0, groups), 0.0)
+        joining = torch.where(joins, x - before, 0.0)
         change = torch.where(presence.expand(x.shape) > 0, leaving, joining) * of_entry
         return (
-            of_entry * chosen, change.sum_to_size(presence.shape), None, gradient * empty
+            of_entry * chosen, change.sum_to_size(presence.shape), None, gradient * empty, None
         )  # fmt: skip
 
 
-def largest_of_groups(x: Tensor, presence: Tensor, index: Tensor, start: Tensor) -> Tensor:
-    """Return the largest present entry of each group, or `start` where none is present.
+def of_groups(
+    way: str, x: Tensor, presence: Tensor, index: Tensor, base: Tensor, with_base: bool
+) -> Tensor:
+    """Return the largest, the smallest, the last or the mean present entry of each group.
 
     Args:
-        x: entries (n, ...). presence: of a shape that broadcasts to it.
+        way: "amax", "amin", "last" or "mean".
+        x: entries (n, ...).
+        presence: of a shape that broadcasts to it.
         index: the group (n,) of each entry.
-        start: what groups without entries have, (groups, ...).
+        base: what groups without entries have, (groups, ...).
+        with_base: whether the base counts as one more entry of each group, which is present.
     """
-    out: Tensor = _Largest.apply(x, presence, index, start)
-    return out
+    if with_base:
+        # the base comes first, so that it is the last entry only if no other is present
+        x, presence = torch.cat([base, x]), torch.cat([torch.ones_like(base), presence])
+        index = torch.cat([torch.arange(len(base), device=index.device), index])
+    if way == "amin":
+        return -of_groups("amax", -x, presence, index, -base, False)
+    if way in ("amax", "last"):
+        places = torch.arange(len(x), device=x.device).to(x).view(-1, *[1] * (x.dim() - 1))
+        keys = x.detach() if way == "amax" else places.expand(x.shape)
+        out: Tensor = _LargestPresent.apply(x, presence, index, base, keys)
+        return out
+    wide, nothing = presence.expand(x.shape), torch.zeros_like(base)
+    count = nothing.index_add(0, index, wide.detach())
+    above, below = quotient_factors(
+        torch.ones_like(x), count[index], count[index].clamp(min=1), wide.detach()
+    )
+    total = nothing.index_add(0, index, weighted(x, wide, lambda: above))
+    number = nothing.index_add(0, index, weighted(torch.ones_like(x), wide, lambda: below))
+    return total / number.clamp(min=1) + base * (count == 0)
 
 
 def track_structure(
@@ -223,10 +253,16 @@ class _StructureTracker(NodeTracker):
             if op.name in MOVES:
                 self._move_integers(op)
             return
+        groups = None if op.name in GATHERED else Groups.of(op)
+        if groups is not None and self._ends_of_edges(groups.index):
+            self._assign(op, groups)
+            return
         if op.name in GATHERED and self._is_of_constants(op):
             self._sum_constants(op)
             return
         super().step(op)
+        if op.name in GATHERED and (ids := self.nodes.by_value.get(op.out)) is not None:
+            self.nodes.by_value[op.out] = self._of_own_rows(op, ids)
 
     def _result(
         self, op: Op, results: list[Ref], ids_of_reads: dict[int, EntryIds]
@@ -241,6 +277,20 @@ class _StructureTracker(NodeTracker):
         }
         return super()._result(op, results, of_values) if of_values else [None]
 
+    def _ends_of_edges(self, index: Ref) -> bool:
+        ids = self._ids_of(index.value)
+        return ids is not None and ids.key is not None
+
+    def _assign(self, op: Op, groups: Groups) -> None:
+        """Give what is written to rows of nodes their ids, or those of what was there before."""
+        shape = self.trace.shape(op.out)
+        before = self._ids_of(op.args[0].value)
+        if before is None and shape[groups.dim] == len(self.rows):
+            lengths = [-1 if a == groups.dim % len(shape) else 1 for a in range(len(shape))]
+            before = EntryIds(self.rows.view(lengths))
+        if before is not None:
+            self.nodes.by_value[op.out] = before
+
     def _is_of_constants(self, op: Op) -> bool:
         source, index = op.args[3], op.args[2]
         return self._ids_of(source.value) is None and self._ids_of(index.value) is not None
@@ -254,7 +304,16 @@ class _StructureTracker(NodeTracker):
             aligned = ids.map(lambda t: t if t.dim() <= dims else t.flatten())
             result = self._gathered(op, self.trace.shape(op.out), {op.args[3].value: aligned})
             if result is not None:
-                self.nodes.by_value[op.out] = result
+                self.nodes.by_value[op.out] = self._of_own_rows(op, result)
+
+    def _of_own_rows(self, op: Op, ids: EntryIds) -> EntryIds:
+        """Give groups to which nothing is sent the ids of their rows, if the groups are nodes."""
+        query = ids.query
+        if ids.key is not None or op.args[1] or query.shape[:1] != self.rows.shape[:1]:
+            return ids
+        of_rows = self.rows.view(-1, *[1] * (query.dim() - 1))
+        is_row = bool(((query == of_rows) | (query <= NONE)).all())
+        return EntryIds(torch.where(query == NONE, of_rows, query)) if is_row else ids
 
     def _move_integers(self, op: Op) -> None:
         ids = {ref.value: entries for ref in op.reads if (entries := self._ids_of(ref.value))}

@@ -36,12 +36,60 @@ class EntryPresence:
         return first
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Says how an operation sends entries to groups by an index along one axis.
+
+    Args:
+        way: "sum", "mean", "amax", "amin", "prod", or "last" of assignments.
+        with_base: whether the entries of the tensor that is written to count.
+    """
+
+    dim: int
+    index: Ref
+    source: Ref
+    way: str = "sum"
+    with_base: bool = True
+
+    @classmethod
+    def of(cls, op: Op) -> "Groups | None":
+        """Return the groups of an operation, or None if it does not combine entries by an index."""
+        if op.name in kinds.GATHERED:
+            way = next((arg for arg in op.args[4:] if isinstance(arg, str)), "sum")
+            flags = [op.kwargs.get("include_self"), *op.args[5:]]
+            dim, index, source = op.args[1:4]
+            return cls(dim, index, source, way, not any(flag is False for flag in flags))
+        if op.name == "index_put":
+            places = [k for k, index in enumerate(op.args[1]) if type(index) is Ref]
+            way = "sum" if any(arg is True for arg in op.args[3:4]) else "last"
+            if len(places) == 1:
+                return cls(places[0], op.args[1][places[0]], op.args[2], way)
+        if op.name in ("scatter", "index_copy") and type(op.args[3]) is Ref:
+            dim, index, source = op.args[1:4]
+            return cls(dim, index, source, "last")
+        return None
+
+
+def by_entry(index: Tensor, dim: int) -> Tensor:
+    """Return the group of each entry (n,) along an axis. An index may repeat it for channels."""
+    return index if index.dim() < 2 else index.transpose(0, dim).flatten(1)[:, 0]
+
+
+def alike_for_channels(index: Tensor, dim: int) -> bool:
+    """Return whether all channels have the same groups."""
+    if index.dim() < 2:
+        return True
+    groups = index.transpose(0, dim).flatten(1)
+    return bool((groups == groups[:, :1]).all())
+
+
 @dataclass(eq=False)
 class Gate:
     """An operation that leaves out the entries of absent nodes.
 
     Args:
         entries: whose presence its entries need.
+        factor: the factor of a product that has these entries, 0 or 1.
         divisor: the number of the gated sum by which its result, or each term, is divided.
         quotient: if its own result is such a sum, where it divides: the number of the operation,
             the place of the divisor, and whether that is a reciprocal.
@@ -49,6 +97,7 @@ class Gate:
 
     op: Op
     entries: EntryPresence
+    factor: int = 0
     divisor: int | None = None
     quotient: tuple[int, int, bool] | None = None
 
@@ -86,7 +135,7 @@ class _GateFinder:
                 self._vanishing.add(op.out)
         elif op.name in OVER_AXES:
             self._over_axes(op)
-        elif op.name in kinds.GATHERED:
+        elif Groups.of(op) is not None:
             self._into_groups(op)
         elif kinds.operation(op.name).nodes == "product":
             self._product(op)
@@ -112,13 +161,13 @@ class _GateFinder:
     def _refuse(self, op: Op) -> None:
         self.without.append(f"{op.path or 'the model'}: {op.name}")
 
-    def _gate(self, op: Op, nodes: list[Tensor] | None) -> None:
+    def _gate(self, op: Op, nodes: list[Tensor] | None, factor: int = 0) -> None:
         """Add a gate, if any entry needs the presence of a node."""
         if not nodes:
             return
         places = tuple(torch.where(self._is_node(ids), ids, self.places) for ids in nodes)
         if any(bool((place < self.places).any()) for place in places):
-            self.gates[op.number] = Gate(op, EntryPresence(places))
+            self.gates[op.number] = Gate(op, EntryPresence(places), factor)
 
     def _is_node(self, ids: Tensor) -> Tensor:
         return (ids >= 0) & (ids % self.nodes.tokens > 0)
@@ -180,33 +229,35 @@ class _GateFinder:
             self._gate(op, nodes)
 
     def _into_groups(self, op: Op) -> None:
-        """Gate the sum, or the maximum, of entries that an index sends to groups."""
-        dim, index, source = op.args[1], op.args[2], op.args[3]
-        shape = self.trace.shape(source.value)
-        if not shape:
+        """Gate the sum, mean or maximum of entries that an index sends to groups."""
+        groups = Groups.of(op)
+        shape = () if groups is None else self.trace.shape(groups.source.value)
+        if groups is None or not shape:
             return
-        dim %= len(shape)
-        ids = self._parts(source.value, len(shape))
-        of_index = self.trace.shape(index.value)
+        dim, source = groups.dim % len(shape), groups.source.value
+        of_index_ids = self._ids(groups.index.value)
+        if op.name not in kinds.GATHERED and (of_index_ids is None or of_index_ids.key is None):
+            return  # entries are put somewhere else, but do not pass from node to node
+        ids = self._parts(source, len(shape))
+        of_index = self.trace.shape(groups.index.value)
         if not ids:
-            ids = self._parts(index.value, len(of_index))
+            ids = self._parts(groups.index.value, len(of_index))
             if len(of_index) < len(shape):
                 after = len(shape) - dim - 1
                 ids = [part.reshape(-1, *[1] * after) for part in ids]
                 ids = [part[(None,) * (len(shape) - part.dim())] for part in ids]
-        if not ids or source.value in self._vanishing:
+        if not ids or source in self._vanishing:
             return
-        kind = op.args[4] if len(op.args) > 4 and isinstance(op.args[4], str) else "sum"
-        if op.name == "index_reduce" or (kind != "sum" and (kind != "amax" or dim)):
+        index = self.trace.memory.tensors[groups.index.slot]
+        if groups.way == "prod" or not alike_for_channels(index, dim):
             self._refuse(op)
             return
-        groups = self.trace.memory.tensors[index.slot]
-        groups = groups.transpose(0, dim)[(slice(None), *[0] * (groups.dim() - 1))]
         receivers = self._parts(op.out, len(shape))
         receiver = None
         if len(receivers) == 1:
-            (of_group,) = receivers
-            receiver = of_group if of_group.shape[dim] == 1 else of_group.index_select(dim, groups)
+            (receiver,) = receivers
+            if receiver.shape[dim] > 1:
+                receiver = receiver.index_select(dim, by_entry(index, dim))
         self._gate(op, self._senders(ids, receiver))
 
     def _product(self, op: Op) -> None:
@@ -234,6 +285,11 @@ class _GateFinder:
             return
         out = self._parts(op.out, len(self.trace.shape(op.out)))
         receiver = None
+        if len(out) == 1 and len(shapes[1]) > 1 and out[0].shape[-1] > 1 == out[0].shape[-2]:
+            # the receivers are columns, so that entries of the second factor have a sender each
+            senders = self._senders([part[..., :1, :].mT for part in inner], out[0])
+            self._gate(op, senders, factor=1)
+            return
         if out:
             receiver = out[0][..., None] if len(shapes[1]) == 1 else out[0][..., :1]
         self._gate(op, self._senders(inner, receiver))

@@ -20,7 +20,15 @@ from graphxai.engine.attention.node_ids import NodeIds
 from graphxai.engine.operations import DIVISORS, GATHERED, PLUS_PRODUCT, SCALINGS, SOFTMAX, SUMS
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
-from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, find_gates, reduced_axes
+from graphxai.engine.presence.gates import (
+    KEEPS_ZERO,
+    OVER_AXES,
+    Gate,
+    Groups,
+    by_entry,
+    find_gates,
+    reduced_axes,
+)
 from graphxai.engine.replay import replay
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
@@ -121,9 +129,9 @@ class _GatedRun:
             return functions.softmax(args[0], presence, args[1]).clamp(min=1e-30).log()
         if op.name in OVER_AXES:
             return self._over_axes(op, args, kwargs, presence)
-        if op.name in GATHERED:
+        if Groups.of(op) is not None:
             return self._into_groups(gate, args, kwargs, presence)
-        return self._product(op, args, kwargs, presence)
+        return self._product(gate, args, kwargs, presence)
 
     def _over_axes(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
         x = args[0]
@@ -138,31 +146,42 @@ class _GatedRun:
         present = presence.expand(x.shape).movedim(dim, 0)
         start = moved.new_zeros(1, *moved.shape[1:])
         groups = torch.zeros(len(moved), dtype=torch.long, device=x.device)
-        largest = functions.largest_of_groups(moved, present, groups, start)
+        largest = functions.of_groups("amax", moved, present, groups, start, False)
         largest = largest.movedim(0, dim) if keepdim else largest.squeeze(0)
         return (largest, None) if isinstance(op.result, list) else largest
 
     def _into_groups(
         self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
     ) -> Any:
-        op, source = gate.op, args[3]
-        if "amax" in args:
-            index = args[2]
-            index = index.flatten(1)[:, 0] if index.dim() > 1 else index
-            largest = functions.largest_of_groups(source, presence, index, args[0])
-            return args[0].copy_(largest) if op.in_place else largest
+        op, groups = gate.op, Groups.of(gate.op)
+        assert groups is not None
+        place = 2 if op.name == "index_put" else 3
+        source, index = args[place], args[2]
+        if op.name == "index_put":
+            index = args[1][groups.dim]
+        if groups.way != "sum":
+            dim = groups.dim % source.dim()
+            out = functions.of_groups(
+                groups.way,
+                source.movedim(dim, 0),
+                presence.expand(source.shape).movedim(dim, 0),
+                by_entry(index, dim),
+                args[0].movedim(dim, 0),
+                groups.with_base,
+            ).movedim(0, dim)
+            return args[0].copy_(out) if op.in_place else out
         if gate.quotient is not None:
             self._terms[op.number] = (args[2], source.detach(), presence.detach())
         number = gate.divisor if gate.quotient is None else op.number
-        place = int(gate.quotient is not None)
+        below = int(gate.quotient is not None)
 
         def factor() -> Tensor | None:
             if number is None or number not in self._divisors:
                 return None
-            return _for_terms(self._factors(number)[place], source)
+            return _for_terms(self._factors(number)[below], source)
 
         terms = functions.weighted(source, presence, factor)
-        return op.func(*args[:3], terms, *args[4:], **kwargs)
+        return op.func(*args[:place], terms, *args[place + 1 :], **kwargs)
 
     @torch.no_grad()
     def _factors(self, number: int) -> tuple[Tensor, Tensor]:
@@ -181,14 +200,16 @@ class _GatedRun:
             divisor = divisor[..., None]
         return functions.quotient_factors(weights, total, divisor, presence)
 
-    def _product(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
-        first = int(op.name in PLUS_PRODUCT)
-        left = args[first]
-        if left.layout != torch.strided:
-            left = left.to_dense()
+    def _product(
+        self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
+    ) -> Any:
+        place = int(gate.op.name in PLUS_PRODUCT) + gate.factor
+        gated = args[place]
+        if gated.layout != torch.strided:
+            gated = gated.to_dense()
         args = [*args]
-        args[first] = functions.weighted(left, presence)
-        return op.func(*args, **kwargs)
+        args[place] = functions.weighted(gated, presence)
+        return gate.op.func(*args, **kwargs)
 
 
 def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:

@@ -8,6 +8,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,8 +21,8 @@ from graphxai.contract.batching import (
     Key,
     batches_for,
     collated,
-    is_large,
     joined_nodes,
+    joins_others,
 )
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
@@ -92,15 +93,9 @@ def explanations_or_errors(
     prepared = with_isomers(model, prepared)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
     waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
-
-    goes_alone: Callable[[Any], bool] = getattr(model, "goes_alone", bool)
-
-    def joins(item: Input) -> bool:
-        needs_backward = explainer.traits.needs_gradients  # faster in a batch of small copies
-        return not needs_backward or is_large(item) or goes_alone(item.data)
-
-    can_join = explainer.traits.nodes_share_passes and getattr(model, "joins_nodes", False)
-    groups = joined_nodes(passes, joins if can_join else lambda item: False, MAX_GRAPHS)
+    joins = partial(joins_others, model, explainer.traits.needs_gradients)
+    shared = joins if explainer.traits.nodes_share_passes else lambda item: False
+    groups = joined_nodes(passes, shared, MAX_GRAPHS)
     for part in batches_for(model, groups):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
@@ -296,6 +291,10 @@ class _ExplainedBatch:
         predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
+        centrality, names = None, list(model.feature_names)
+        if features is not None and "centrality" in names:
+            centrality = float(features[:, names.index("centrality")].sum(dtype=np.float64))
+        words = item.graph.get("dense")  # numbers of words, and not vectors such as patches
         return Explanation(
             relevance=relevance,
             target=numbers.labels[row],
@@ -311,7 +310,7 @@ class _ExplainedBatch:
             ledger=Ledger(
                 nodes=float(relevance.sum(dtype=np.float64)),
                 without_nodes=self.without_nodes[row],
-                centrality=_share_of("centrality", model.feature_names, features),
+                centrality=centrality,
                 **numbers.shares[row],
             )
             if explainer.traits.adds_up
@@ -329,7 +328,7 @@ class _ExplainedBatch:
             segments=item.segments,
             graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
-            is_sequence=_is_sequence(item),
+            is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
             provenance=self.origin,
         )
 
@@ -382,12 +381,6 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
     }
 
 
-def _is_sequence(item: Input) -> bool:
-    """Return whether an input is a row of word numbers, and not of vectors such as patches."""
-    tokens = item.graph.get("dense")
-    return isinstance(tokens, Tensor) and not tokens.is_floating_point()
-
-
 def _by_type(
     graph: Any, what: Literal["nodes", "edges"]
 ) -> "dict[str, NDArray[np.integer]] | None":
@@ -398,13 +391,6 @@ def _by_type(
 
     of_nodes = what == "nodes"
     return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
-
-
-def _share_of(name: str, names: Sequence[str], features: FloatArray | None) -> float | None:
-    """Return the summed relevance of a feature, given parts (N, F), or None if it is unknown."""
-    if features is None or name not in names:
-        return None
-    return float(features[:, list(names).index(name)].sum(dtype=np.float64))
 
 
 def _as_numpy(value: Tensor) -> NDArray[Any]:

@@ -74,13 +74,19 @@ def standardisation_of(model: "Model") -> Standardisation:
 def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
     """Note in each input which node or pair is explained, if the model answers for these.
 
-    A single graph of a Graphormer is encoded here, once for all its nodes.
+    A mapping keeps its keys. A Graphormer's only graph is encoded here, once for all its nodes.
 
     Raises:
-        ValueError: the model does not answer for nodes or pairs.
+        ValueError: the model does not answer for nodes or pairs, or a mapping of inputs comes
+            with another number of these.
     """
     if node is None and pair is None:
         return inputs
+    if isinstance(inputs, Mapping):
+        graphs = mark_explained_for(model, list(inputs.values()), node, pair)
+        if len(graphs) != len(inputs):
+            raise ValueError("node= or pair= must name one for each graph with a key.")
+        return dict(zip(inputs, graphs, strict=True))
     level = getattr(model.config, "level", None)  # wrapped models have none
     if level == "graph":
         raise ValueError("this model has one output per graph: leave out node= and pair=.")

@@ -98,9 +98,9 @@ def _with_range(model: Model, item: Input, as_given: "AsGiven") -> "AsGiven":
 
 def isomer_ranges(model: Model, mol: "Mol", *, undrawn: bool) -> list[str]:
     """Return the sentence on what the isomers of a molecule get, see `isomers_of`; [] for one."""
-    from graphxai.datasets.canonical_form import isomers_of
+    from graphxai.datasets.canonical_form import isomers_of, undrawn_centres
 
-    isomers, total = isomers_of(mol, undrawn=undrawn)
+    isomers, total = isomers_of(mol, undrawn_centres(mol) if undrawn else ())
     if total < 2:
         return []
     usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]

@@ -3,7 +3,9 @@
 import re
 from importlib.resources import files
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
+
+from graphxai.chemistry.names import quietly_read
 
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
@@ -45,8 +47,7 @@ def read(smiles: str) -> Chem.Mol:
     """
     mol = None
     if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
-        with rdBase.BlockLogs():
-            mol = Chem.MolFromSmiles(smiles)
+        mol = quietly_read(smiles)
     if mol is None or not mol.GetNumAtoms():
         raise ValueError(f"{smiles[:80]!r} is not a SMILES that RDKit can read.")
     if mol.GetNumAtoms() > MAX_ATOMS:

@@ -17,6 +17,7 @@ from rdkit import Chem, rdBase
 from graphxai.chemistry.desirability import PropertyGoal
 from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
+from graphxai.chemistry.names import quietly_read
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
@@ -293,8 +294,7 @@ def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, A
     for place in range(max(0, first), len(structures)):
         if time.monotonic() > end:
             break
-        with rdBase.BlockLogs():
-            mol = Chem.MolFromSmiles(structures[place][: MAX_CHARACTERS + 1])
+        mol = quietly_read(structures[place][: MAX_CHARACTERS + 1])
         if mol is None:
             continue
         try:

@@ -5,13 +5,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
+from graphxai.datasets.molecules import RejectedRow
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
@@ -33,14 +34,6 @@ DOUBTS = ("warning", "caution", "unknown")  # levels of trust, with the worst fi
 Item = TypeVar("Item")
 
 
-class RejectedMolecule(NamedTuple):
-    """A row that was left out, with its number, the SMILES, and the reason."""
-
-    row: int
-    smiles: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class MoleculeCard:
     """A molecule of the page, with its row, explanation, fragments, and what its card shows."""
@@ -56,7 +49,7 @@ class Cards:
     """The cards of all molecules that can be explained, and the rows that were left out."""
 
     molecules: Sequence[MoleculeCard]
-    rejected: Sequence[RejectedMolecule]
+    rejected: Sequence[RejectedRow]
 
     @property
     def explanations(self) -> Explanations:
@@ -74,7 +67,7 @@ def make_cards(
         Interrupted: Ctrl-C was pressed. Its `results` are the explanations that were finished.
     """
     molecules: list[MoleculeCard] = []
-    rejected: list[RejectedMolecule] = []
+    rejected: list[RejectedRow] = []
     work = partial(_cards_of, settings)
     parts = results_of(work, source.rows, CHUNK, workers, source.total, "explaining", progress)
     try:
@@ -156,7 +149,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
 
 def _prepared(
     model: Model, chunk: Sequence[ReportRow]
-) -> tuple[list[tuple[int, Input]], list[RejectedMolecule]]:
+) -> tuple[list[tuple[int, Input]], list[RejectedRow]]:
     """Encode the rows that can be used, and return the rejected rows with their reasons."""
     prepared, rejected = [], []
     items = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit may raise any
@@ -170,11 +163,11 @@ def _prepared(
     return prepared, rejected
 
 
-def _rejected(row: ReportRow, error: Exception) -> RejectedMolecule:
+def _rejected(row: ReportRow, error: Exception) -> RejectedRow:
     """Return what the page says about a row that was left out."""
     smiles = "" if isinstance(row.value, Exception) else str(row.value)[:LONGEST_QUOTE]
     reason = str(error) or type(error).__name__
-    return RejectedMolecule(row.number, smiles, reason)
+    return RejectedRow(row.number, smiles, reason)
 
 
 def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str]:

@@ -133,7 +133,7 @@ def page_data(
         "neighbours": dict(full.neighbours),
         "map": similarity_map([explanation.atoms() for explanation in explanations]),
         "fragments": fragments,
-        "rejected": cards.rejected,
+        "rejected": [[row.row, row.smiles, row.reason] for row in cards.rejected],
         "refused": dict(full.refused),
         "measured": agreement(task, measured.get(task.name, ""), target, records),
         "measured_others": agreements(settings.panel, measured, task.name, records)

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
+from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
     MeasuredExchange,
@@ -84,8 +85,7 @@ class StructureActivity:
             for name, made in changes.items()
         }
         compounds = list(self.places)
-        with rdBase.BlockLogs():
-            molecules = [Chem.MolFromSmiles(smiles) for smiles in compounds]
+        molecules: list[Any] = [quietly_read(smiles) for smiles in compounds]
         cores = [
             self.core(core, [compounds[k] for k in members])
             for core, members in common_cores(molecules, MOST_CORES).items()
@@ -171,11 +171,10 @@ class StructureActivity:
         """Keep the name and drawing of a part, and return the SMILES by which tables name it."""
         if not smiles:
             return ""
-        with rdBase.BlockLogs():
-            mol = Chem.MolFromSmiles(re.sub(r"\[\*:\d+\]", "*", smiles))
-            plain = smiles if mol is None else str(Chem.MolToSmiles(mol))
-            if plain not in self.parts:
-                self.parts[plain] = [fragment_name(plain), _drawn(plain)]
+        mol = quietly_read(re.sub(r"\[\*:\d+\]", "*", smiles))
+        plain = smiles if mol is None else str(Chem.MolToSmiles(mol))
+        if plain not in self.parts:
+            self.parts[plain] = [fragment_name(plain), _drawn(plain)]
         return plain
 
     def _predictions(self, predictions: Mapping[str, Prediction] | None) -> list[Any]:
