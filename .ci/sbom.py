@@ -4,7 +4,7 @@
 
 `cyclonedx-py` lists Python packages alone. This adds the JavaScript of others, the weights and the
 tables and pictures in the wheel, each with its SHA-256 and its licence, if one is known.
-`docs/licences.md` has the reasons.
+`docs/about.md` has the reasons.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-UNKNOWN = {"license": {"name": "not stated by the source, see docs/licences.md"}}
+UNKNOWN = {"license": {"name": "not stated by the source, see docs/about.md"}}
 # Of data and weights, the licences that are known; the first pattern that fits is taken.
 LICENCES = (
     (r"pretrained/lipophilicity/.*\.csv", {"license": {"id": "CC-BY-SA-3.0"}}),

@@ -66,6 +66,16 @@ def is_large(item: Input) -> bool:
     return FEW * (item.num_nodes + 1) ** 2 > MAX_PAIRS
 
 
+def joins_others(model: Any, needs_gradients: bool, item: Input) -> bool:
+    """Return whether nodes of one graph are explained by one forward pass.
+
+    Gradients of small graphs take less time in a batch with a copy of the graph for each node.
+    """
+    if not getattr(model, "joins_nodes", False):
+        return False
+    return not needs_gradients or is_large(item) or bool(model.goes_alone(item.data))
+
+
 def joined_nodes(
     prepared: Iterable[tuple[Key, Input]], joins: Callable[[Input], bool], most: int
 ) -> list[tuple[list[tuple[Key, Input]], Input]]:

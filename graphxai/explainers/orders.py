@@ -20,7 +20,8 @@ Scores are `z(mean over the halves) + z(mean over prefixes) + z(mean over comple
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -279,3 +280,40 @@ def first_order(measure: Measure, mask: Tensor) -> FirstOrder:
             present.append(side)
         scores = relative(token, torch.stack(halves).mean(0), mask)
     return FirstOrder(scores, whole, torch.stack(halves), torch.stack(present))
+
+
+# -- which nodes stay ------------------------------------------------------------------------------
+
+
+class Choices(Protocol):
+    """Choices of the nodes that stay (K, B, N), of which slices are tensors."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class EachLeftOut:
+    """All nodes, and then all but one, for each of the numbers (M,) of nodes: (1 + M, B, N)."""
+
+    numbers: Tensor
+    mask: Tensor
+
+    def __len__(self) -> int:
+        return 1 + len(self.numbers)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        first, *_ = places = range(len(self))[part]
+        left_out = self.numbers[max(first - 1, 0) : places[-1]]
+        keep = self.mask.new_ones(len(places), *self.mask.shape)
+        keep[torch.arange(len(places) - len(left_out), len(places)), :, left_out] = False
+        return keep
+
+
+def prefixes(places: Tensor, most: int | None = None) -> Tensor:
+    """Mark the first 0, 1, ..., M nodes of each order as True in (M + 1, ..., N).
+
+    `places` (..., N) holds the place of each node in the order. M is `most`, by default N.
+    """
+    sizes = torch.arange((places.shape[-1] if most is None else most) + 1, device=places.device)
+    return places < sizes.view(-1, *[1] * places.dim())

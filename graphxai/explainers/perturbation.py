@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +38,17 @@ from graphxai.runtime.progress import bar_of_passes
 
 from .base import Attribution, Explainer, scored
 from .control import generator_of, generator_of_graph
-from .orders import gains, mean_and_error, mean_size, ranks, relative, require_coalitions
+from .orders import (
+    Choices,
+    EachLeftOut,
+    gains,
+    mean_and_error,
+    mean_size,
+    prefixes,
+    ranks,
+    relative,
+    require_coalitions,
+)
 from .passes import (
     Operator,
     encode_parts,
@@ -104,31 +113,6 @@ class _Removal(Explainer):
                     outputs.append(encode_variants(model, zeroed, batch, bias=bias))
                 advance(len(kept))
         return torch.cat(outputs)
-
-
-class Choices(Protocol):
-    """Choices of the nodes that stay (K, B, N), of which slices are tensors."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, part: slice, /) -> Tensor: ...
-
-
-@dataclass(frozen=True, eq=False)
-class EachLeftOut:
-    """All nodes, and then all but one, for each of the numbers (M,) of nodes: (1 + M, B, N)."""
-
-    numbers: Tensor
-    mask: Tensor
-
-    def __len__(self) -> int:
-        return 1 + len(self.numbers)
-
-    def __getitem__(self, part: slice) -> Tensor:
-        first, *_ = places = range(len(self))[part]
-        left_out = self.numbers[max(first - 1, 0) : places[-1]]
-        keep = self.mask.new_ones(len(places), *self.mask.shape)
-        keep[torch.arange(len(places) - len(left_out), len(places)), :, left_out] = False
-        return keep
 
 
 @register
@@ -330,15 +314,6 @@ class OrderMarginals(_Removal):
             scores = start + relative(torch.zeros_like(first.output), mean, batch.mask)
         spread = error / mean_size(mean, batch.mask) if self.rounds > 1 else None
         return scored(scores, batch, first.outputs, resolved, spread=spread)
-
-
-def prefixes(places: Tensor, most: int | None = None) -> Tensor:
-    """Mark the first 0, 1, ..., M nodes of each order as True in (M + 1, ..., N).
-
-    `places` (..., N) holds the place of each node in the order. M is `most`, by default N.
-    """
-    sizes = torch.arange((places.shape[-1] if most is None else most) + 1, device=places.device)
-    return places < sizes.view(-1, *[1] * places.dim())
 
 
 # -- Shapley values from random coalitions ---------------------------------------------------------

@@ -104,13 +104,14 @@ def clean_table(
         for assay in assays
     ]
     raw.cells = list(zip(*(values.cells for values in plain), strict=True))
-    columns = [
-        read_labels(name, values.cells, kinds.get(name))
-        for name, values in zip(target_columns, plain, strict=True)
-    ]
-    columns = _renamed(columns, plain)
-    units |= {v.name: v.unit for v, a in zip(plain, assays, strict=True) if v.name != a.value}
-    units |= {values.name: values.unit for values in plain if values.unit}
+    columns = []
+    for assay, values in zip(assays, plain, strict=True):
+        is_only = sum(other.name == values.name for other in plain) == 1
+        name = values.name if is_only else f"{values.name} of {assay.value}"
+        if values.unit or values.name != assay.value:
+            units[name] = values.unit
+        read = read_labels(assay.value, values.cells, kinds.get(assay.value))
+        columns.append(replace(read, name=name))
     merged, merge_findings = merge_rows(raw, columns)
     _require_values(path, raw, columns, merged.values)
     of_targets, targets, column_findings = _learnable(path, columns, merged)
@@ -203,15 +204,6 @@ def _check_columns(
     for name in kinds:
         if name not in target_columns:
             raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
-
-
-def _renamed(columns: Sequence[Labels], plain: Sequence[PlainValues]) -> list[Labels]:
-    """Give the labels the names of their values, or where two would have one, keep the headers."""
-    names = [values.name for values in plain]
-    return [
-        replace(labels, name=name) if names.count(name) == 1 else labels
-        for labels, name in zip(columns, names, strict=True)
-    ]
 
 
 def _reading_findings(raw: TableRows, plain: Sequence[PlainValues]) -> list[Finding]:

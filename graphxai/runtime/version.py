@@ -1,3 +1,3 @@
 """The version of the package, for the code and for the wheel."""
 
-VERSION = "0.1.0"
+VERSION = "0.1.0rc1"

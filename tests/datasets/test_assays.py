@@ -192,3 +192,11 @@ def test_two_limits_of_an_assay_are_bounds_and_no_classes():
     assert plain.cells == ("<5.0", "<5.0", "6.0", "6.0")
     flags = [("C", "0", "nM"), ("C", "1", "nM")]
     assert read("s,Ki,Units", flags, "Ki").cells == ("0", "1")
+
+
+def test_two_columns_of_one_endpoint_keep_names_of_their_own(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{'C' * n}O,{2.5 * n},{n / 8}" for n in range(1, 25)]
+    path.write_text("\n".join(["smiles,IC50 (nM),IC50 (uM)", *rows]) + "\n")
+    targets = clean_table(path, None, ["IC50 (nM)", "IC50 (uM)"]).targets
+    assert [t.heading for t in targets] == ["pIC50 of IC50 (nM)", "pIC50 of IC50 (uM)"]

@@ -412,7 +412,7 @@ def test_classes_and_names_that_would_be_alike_keep_their_header(write):
     with pytest.raises(ValueError, match="has classes: a unit is for numbers"):
         clean_table(path, "smiles", ["active (assay 2)"], units={"active (assay 2)": "nM"})
     rows = [f"{smiles},{k + 0.5},{2 * k + 0.5}" for k, smiles in enumerate(ALKANES)]
-    both = ["Ki (nM)", "Ki (uM)"]
+    both = ["Km (nM)", "Km (uM)"]
     path = write(rows, f"smiles,{','.join(both)}")
     assert [target.name for target in clean_table(path, "smiles", both).targets] == both
 

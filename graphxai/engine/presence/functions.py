@@ -142,7 +142,7 @@ def softmax(scores: Tensor, presence: Tensor, dim: int) -> Tensor:
     return out
 
 
-class _Chosen(torch.autograd.Function):
+class _LargestPresent(torch.autograd.Function):
     """The present entry of each group with the largest key, by an index along the first axis."""
 
     @staticmethod
@@ -210,7 +210,7 @@ def of_groups(
     if way in ("amax", "last"):
         places = torch.arange(len(x), device=x.device).to(x).view(-1, *[1] * (x.dim() - 1))
         keys = x.detach() if way == "amax" else places.expand(x.shape)
-        out: Tensor = _Chosen.apply(x, presence, index, base, keys)
+        out: Tensor = _LargestPresent.apply(x, presence, index, base, keys)
         return out
     wide, nothing = presence.expand(x.shape), torch.zeros_like(base)
     count = nothing.index_add(0, index, wide.detach())

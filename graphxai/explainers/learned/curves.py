@@ -29,9 +29,8 @@ from graphxai.explainers.passes import encode_variants, in_passes, structural_bi
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules
 
-from ..orders import ranks
+from ..orders import prefixes, ranks
 from ..passes import run_pass
-from ..perturbation import prefixes
 
 MARGIN = 0.5  # how far the highest threshold may lie above the scores
 

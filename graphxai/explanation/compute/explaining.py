@@ -8,6 +8,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,8 +21,8 @@ from graphxai.contract.batching import (
     Key,
     batches_for,
     collated,
-    is_large,
     joined_nodes,
+    joins_others,
 )
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
@@ -92,15 +93,9 @@ def explanations_or_errors(
     prepared = with_isomers(model, prepared)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
     waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
-
-    goes_alone: Callable[[Any], bool] = getattr(model, "goes_alone", bool)
-
-    def joins(item: Input) -> bool:
-        needs_backward = explainer.traits.needs_gradients  # faster in a batch of small copies
-        return not needs_backward or is_large(item) or goes_alone(item.data)
-
-    can_join = explainer.traits.nodes_share_passes and getattr(model, "joins_nodes", False)
-    groups = joined_nodes(passes, joins if can_join else lambda item: False, MAX_GRAPHS)
+    joins = partial(joins_others, model, explainer.traits.needs_gradients)
+    shared = joins if explainer.traits.nodes_share_passes else lambda item: False
+    groups = joined_nodes(passes, shared, MAX_GRAPHS)
     for part in batches_for(model, groups):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
