@@ -501,12 +501,12 @@ def test_names_of_compounds_are_in_every_file_and_break_none(run, tmp_path):
     code, printed = run(*arguments)
     assert code == 0, printed.err
     names = [HOSTILE[k] for k in (0, 2, 3, 4)]
-    assert [row["name"] for row in rows_of(out)] == names
-    assert pd.read_parquet(out / "explanations.parquet").name.tolist() == names
+    assert [row["ID"] for row in rows_of(out)] == names
+    assert pd.read_parquet(out / "explanations.parquet")["ID"].tolist() == names
     structures = list(Chem.SDMolSupplier(str(out / "explanations.sdf")))
     titles = [" ".join(name.split()) for name in names]  # one line is all that an SD file has
     assert [mol.GetProp("_Name").strip() for mol in structures] == titles
-    assert pd.read_csv(out / "rejected.csv").name.tolist() == ["a/../b"]
+    assert pd.read_csv(out / "rejected.csv")["ID"].tolist() == ["a/../b"]
     assert sorted(path.name for path in (out / "pictures").iterdir()) == [
         f"{row:06d}.svg" for row in (1, 3, 4, 5)
     ]
@@ -514,7 +514,7 @@ def test_names_of_compounds_are_in_every_file_and_break_none(run, tmp_path):
     table_file.write_bytes(table_file.read_bytes()[:-10])  # killed within the last row
     code, printed = run(*arguments, "--resume")
     assert "1 explained" in printed.out
-    assert [row["name"] for row in rows_of(out)] == names
+    assert [row["ID"] for row in rows_of(out)] == names
 
 
 def test_a_run_with_other_columns_is_not_resumed(run, table, tmp_path):

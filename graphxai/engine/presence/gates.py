@@ -13,6 +13,7 @@ from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
 from graphxai.engine.trace import Op, Ref, Trace
 
 OVER_AXES = kinds.that("gated")
+ASSIGNS = kinds.that("assigns")  # they replace entries by those that an index names
 CLOSED = kinds.that("closed")  # they combine entries along an axis, and cannot leave some out
 KEEPS_ZERO = kinds.SAME - kinds.that("puts") | kinds.that("keeps_zero")
 
@@ -64,7 +65,7 @@ class Groups:
             way = "sum" if any(arg is True for arg in op.args[3:4]) else "last"
             if len(places) == 1:
                 return cls(places[0], op.args[1][places[0]], op.args[2], way)
-        if op.name in ("scatter", "index_copy") and type(op.args[3]) is Ref:
+        if op.name in ASSIGNS and type(op.args[3]) is Ref:
             dim, index, source = op.args[1:4]
             return cls(dim, index, source, "last")
         return None
