@@ -144,10 +144,10 @@ def _beside(
         words = words_of(name)
         if not words & role:
             continue
-        rest, own = words - role, words_of(header_unit(value)[0])
+        rest, of_value = words - role, words_of(header_unit(value)[0])
         for rank, fits in enumerate((rest.__eq__, rest.__le__)):
             matching = [other for other, theirs in about.items() if rest and fits(theirs)]
-            if value in matching or rest == own - {"p", "log"}:
+            if value in matching or rest == of_value - {"p", "log"}:
                 ranked.setdefault(rank, []).append(name)
                 break
             if any(rank == 0 or measures_dose(o) or header_unit(o)[1] for o in matching):
@@ -303,14 +303,14 @@ def _read_relations(column: _Column, header: str, cells: Sequence[str], turned: 
     read: dict[int, str] = {}
     contradicting: dict[int, str] = {}
     for k in column.numbers:
-        sign, own = said.get(k, ""), column.signs.get(k, "")
+        sign, in_cell = said.get(k, ""), column.signs.get(k, "")
         if sign is None:
             contradicting[k] = f"{header}: {cells[k]!r} is not understood"
         elif sign:
             sign = sign.translate(TURNED) if turned else sign
-            if own and set(own) & set("<>\u2264\u2265") and own[0] != sign[0]:
+            if in_cell and set(in_cell) & set("<>\u2264\u2265") and in_cell[0] != sign[0]:
                 contradicting[k] = f"{header}: {cells[k]!r} contradicts {column.cells[k]!r}"
-            elif not own:
+            elif not in_cell:
                 read[k] = sign
     column.signs |= read
     if read:

@@ -51,7 +51,9 @@ PLACES = {
     "models/graphormer/inputs.py": "the mirror image of the form",
 }
 # Files that may make molecules of text, and of which text.
-READS = re.compile(r"MolFromSmiles|quietly_read\(|MolFromMolBlock|MolFromInchi|MolSupplier|MolFromPDB")
+READS = re.compile(
+    r"MolFromSmiles|quietly_read\(|MolFromMolBlock|MolFromInchi|MolSupplier|MolFromPDB"
+)
 DOOR = "the user's, before the form is made of it"
 WRITTEN = "SMILES that a reading before has written"
 READERS = {
