@@ -128,7 +128,8 @@ def counterfactuals(
         from graphxai.tables.rows import RowSource
 
         opened = show_table(source, smiles_column)
-        rows = RowSource(opened, None if name_column is None else opened.column(name_column))
+        names = opened.column(name_column) if name_column else opened.names_column
+        rows = RowSource(opened, names)
         _find_for_table(loaded, rows, towards, n, options, out)
 
 
@@ -247,11 +248,12 @@ def _save(
     tables = []
     for row, changes in results:
         frame = changes.to_frame()
-        first = {**_named(row), "molecule": row.smiles}
-        headings = source.headings({*first, *frame.columns}, source.others)
-        cells = first | other_cells(row, headings.values())
-        for place, (name, cell) in enumerate(cells.items()):
-            frame.insert(place, name, cell)
+        headings = source.headings({"row", *frame.columns}, source.repeated)
+        cells: dict[str, str | None] = {**other_cells(row, source.others)}
+        cells |= {source.table.structures.name: row.smiles, source.name_column or "": row.name}
+        frame.insert(0, "row", row.number)
+        for place, name in enumerate(source.repeated, 1):
+            frame.insert(place, headings[name], cells[name])
         tables.append(frame)
     write_table(pd.concat(tables), out, **csv_options(source.table.dialect))
 

@@ -33,12 +33,13 @@ def test_an_exchanged_fragment_is_named_with_what_it_became(tmp_path):
 
 def test_a_table_gets_its_rows_numbered_and_bad_ones_named(tmp_path):
     table, out = tmp_path / "molecules.csv", tmp_path / "changes.csv"
-    table.write_text("smiles,ID\nCCO,x1\nnonsense,x2\nc1ccccc1O,x3\n")
+    table.write_text("ID,smiles,batch\nx1,CCO,7\nx2,nonsense,8\nx3,c1ccccc1O,9\n")
     given = ["counterfactuals", str(table), "--towards", "active", *FEW, "--out", str(out)]
-    given += ["--name-column", "ID"]
     result = CliRunner().invoke(app, given, catch_exceptions=False)
-    rows = [(row["row"], row["name"]) for row in csv.DictReader(out.open())]
-    assert rows == [("1", "x1"), ("1", "x1"), ("3", "x3"), ("3", "x3")]
+    header, *rows = csv.reader(out.open())
+    assert header[:5] == ["row", "ID", "input smiles", "batch", "smiles"]
+    first, third = ["1", "x1", "CCO", "7"], ["3", "x3", "c1ccccc1O", "9"]
+    assert [row[:4] for row in rows] == [first, first, third, third]
     assert "row 2" in result.output
 
 
