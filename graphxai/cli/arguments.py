@@ -86,7 +86,10 @@ class SharedOptions:
         None, "Column with structures [default: by its name or content].", ALWAYS
     )
     node: list[int] | None = option(
-        None, "Node to read, for a model of nodes; repeat for more.", ("graphs",), minimum=0
+        None,
+        "Number of the node, for a model that predicts nodes; repeat for more.",
+        ("graphs",),
+        minimum=0,
     )
     seed: int = as_in(SeedOptions, "seed")
     device: str | None = option(None, "Where to compute, such as 'cuda' [default: cpu].", PROCESSED)

@@ -78,7 +78,7 @@ class BenchmarkOptions:
     refit: str | None = option(
         None,
         "Train on graphs with nodes removed before measuring: 'f-fidelity' (at random) or 'roar'"
-        " (without each method's top share).",
+        " (without the nodes that each method ranks highest).",
         MODELS,
     )
     training: Path | None = option(

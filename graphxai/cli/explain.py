@@ -47,9 +47,8 @@ class ExplainOptions(ModelOptions):
 
     method: list[str] | None = option(
         None,
-        "Explanation method; see `graphxai methods`. `best` orders atoms best for its price: it is"
-        " learned for a model that this was fitted to, and path_marginals for any other. Repeat to"
-        " compare several.",
+        "Explanation method; `graphxai methods` lists them. `best` is the method learned where it"
+        " was fitted to the model, and path_marginals elsewhere. Repeat to compare several.",
         ALWAYS,
         complete=method_names,
     )

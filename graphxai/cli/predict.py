@@ -41,7 +41,7 @@ class PredictOptions:
     model: list[str] | None = as_in(ModelsOptions, "model")
     goal: str = option(
         "",
-        "What is wished, such as 'pIC50 > 7.5, log D 1 to 3': says how desirable each molecule is.",
+        "Values to aim at, such as 'pIC50 > 7.5, log D 1 to 3': adds how desirable a molecule is.",
         ("smiles", "table"),
     )
     as_drawn: bool = as_in(ModelsOptions, "as_drawn")

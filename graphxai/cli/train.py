@@ -59,16 +59,16 @@ class TableReading:
     )
     transform: tuple[str, ...] | None = option(
         None,
-        "log10 learns logarithms, of concentrations -log10(mol/l), and none the values; or"
-        " COLUMN=log10 [default: log10 for IC50, Ki, EC50 and the like with a unit].",
+        "'log10' learns logarithms (of concentrations -log10 of mol/L), 'none' the values as they"
+        " are; or COLUMN=log10 [default: log10 for IC50, Ki, EC50 and the like with a unit].",
         applies_to=TABLE,
         parse=tuple,
         repeat=True,
     )
     standardise: Literal["parent", "tautomers"] = option(
         "parent",
-        "What is learned from, here and in predictions: each molecule's parent, without"
-        " counter-ions and neutral, or its canonical tautomer too.",
+        "Form that is learned from and predicted: each molecule's parent, which is neutral and"
+        " without counter-ions, or the canonical tautomer of the parent.",
         applies_to=MOLECULES,
     )
     as_drawn: bool = option(

@@ -183,7 +183,7 @@ class TableSettings(EnsembleSettings):
     )
     model: Literal["network", "process"] = option(
         "network",
-        "A network, or a Gaussian process: in seconds, without the extra `train`, often better.",
+        "A network, or a Gaussian process, which takes seconds and no extra, and is often better.",
         applies_to=MOLECULES,
     )
     init_weights: str | Path | None = option(
@@ -206,7 +206,7 @@ class TableSettings(EnsembleSettings):
     )
     values_alone: bool = option(
         False,
-        "Learn the values as they stand, whatever relations and units are beside them.",
+        "Learn the numbers of the column; ignore columns of relations and units beside it.",
         applies_to=TABLE,
     )
 

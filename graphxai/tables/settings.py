@@ -70,7 +70,7 @@ class TableRunSettings:
     name_column: str | None = option(None, "Column with compound names.", applies_to=TABLE)
     level: float = option(
         LEVEL,
-        "How often intervals and sets of classes should hold, as a share of the molecules.",
+        "How often intervals and sets of classes should hold what is measured, as a share.",
         applies_to=("smiles", "table", "image"),
     )
     excel_safe: bool = option(
@@ -93,8 +93,8 @@ class PredictionSettings(TableRunSettings):
 
     forms: bool = option(
         False,
-        "Note what the isomers at centres that are not drawn get, at most 16, and likely tautomers"
-        " with another answer. A row takes three to eight times as long.",
+        "Note the predictions of isomers at undefined stereocentres (at most 16), and of likely"
+        " tautomers if they differ. A row takes three to eight times as long.",
         applies_to=("table",),
     )
 
@@ -182,8 +182,8 @@ class ReportSettings:
     )
     goal: str = option(
         "",
-        "What is wished for the properties, such as 'pIC50 > 7, log D 1 to 3'. Cards say how"
-        " desirable each molecule is, and changes lead there.",
+        "Values to aim at, such as 'pIC50 > 7, log D 1 to 3'. Cards say how desirable each"
+        " molecule is, and suggested changes aim there.",
         applies_to=None,
     )
     core: str = option(
