@@ -262,3 +262,12 @@ def test_without_a_second_sample_there_is_no_spread():
     for options in ({"permutations": 2}, {"permutations": 1, "antithetic": False}):
         shapley = get_explainer("shapley_sampling", **options)
         assert shapley.attribute(model, batch_of(model, ["CCO"])).spread is None
+
+
+def test_a_pass_holds_as_many_variants_as_fit_and_no_more():
+    model = random_graphormer()
+    batch = batch_of(model, ["CC(=O)Nc1ccccc1", "CCO"])
+    pairs_of_a_variant = 2 * 11**2  # two graphs, padded to ten atoms and the graph token
+    first, *_, last = passes.in_passes(batch, 1000)
+    assert first == slice(0, passes.MAX_PAIRS // pairs_of_a_variant)
+    assert last.stop == 1000

@@ -779,6 +779,8 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     assert core["smiles"] == "c1ccccc1"
     by_place = {place: (groups, known) for place, groups, known, _ in core["rows"]}
     assert set(by_place) == {0, 1, 2, 3, 4}  # all but octane
+    substituents = [groups for _, groups, *_ in core["rows"]]
+    assert substituents == sorted(substituents)  # equal ones stand together
     assert by_place[4][1] == [6.5, 2]
     assert "*Cl" in by_place[4][0]
 
