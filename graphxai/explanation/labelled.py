@@ -253,18 +253,16 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
 
     def _repr_html_(self) -> str:
         """Return a table of the first predictions, with their ranges and how near they are."""
-        smiles = None if self.from_table else self._written_smiles()
         shown = self._some(ROWS)
         tasks = list(dict.fromkeys(task for _, _, by_task in shown for task in by_task))
         domain = [] if self._several_models else ["training set"]
-        head = ["", *(["smiles"] if smiles else []), *tasks, *domain, "note"]
+        head = ["", *tasks, *domain, "note"]
         rows = []
-        for position, label, by_task in shown:
+        for _, label, by_task in shown:
             cells = [self._cell(by_task[task]) if task in by_task else "" for task in tasks]
             near = next(iter(by_task.values())).nearness
             cells += ["" if near is None else near.sentence] if domain else []
-            note = joined_notes([*by_task.values()])
-            rows.append([label, *([smiles[position]] if smiles else []), *cells, note])
+            rows.append([label, *cells, joined_notes([*by_task.values()])])
         return self._table(head, rows, ROWS)
 
     def _cell(self, prediction: Prediction) -> str:

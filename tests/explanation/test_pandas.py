@@ -155,3 +155,11 @@ def test_parts_and_copies_of_results_keep_labels_and_structures(predictions):
     some.append(None)  # the labels no longer fit
     assert list(some.labels) == [0, 1, 2]
     assert "smiles" not in some.to_frame()
+
+
+def test_a_notebook_shows_predictions_without_the_smiles_for_which_a_screen_has_no_room():
+    predictions = gx.predict("bace", ["CCO", "c1ccccc1O"])
+    assert predictions.to_frame().smiles.tolist() == ["CCO", "c1ccccc1O"]
+    shown = predictions._repr_html_()
+    assert "c1ccccc1O" not in shown
+    assert predictions[1]["pIC50"].in_full in shown
