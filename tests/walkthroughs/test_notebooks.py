@@ -129,9 +129,16 @@ def untouched(sources: list[str], less_work: dict[str, str]) -> list[str]:
 
 
 def texts(cell) -> list[str]:
-    """Return what a cell says: its streams, and its results as text."""
-    results = [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
-    return [*(output.get("text", "") for output in cell.outputs), *results]
+    """Return what a cell says: its streams, and its results as text.
+
+    A kernel sends streams in as many parts, and in the order, that time makes of them.
+    """
+    streams = {"stdout": "", "stderr": ""}
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            streams[output.name] += output.text
+    results = (output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    return [text for text in (*streams.values(), *results) if text]
 
 
 def assert_same_text(before: str, now: str) -> None:
