@@ -1,5 +1,6 @@
 """The results of searches for counterfactuals: their pictures, pages, structures and tables."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,9 +58,9 @@ class ChangedMolecules(Result, Sequence[Any]):
         return short_text(lines)
 
     @property
+    @abstractmethod
     def summary(self) -> str:
         """The outcome of the search in one sentence."""
-        raise NotImplementedError
 
     def compared(self, tables: Mapping[str, Measurements]) -> Self:
         """Return the result with what was measured of each property."""
@@ -100,35 +101,35 @@ class ChangedMolecules(Result, Sequence[Any]):
         return super().save(path, **options)
 
     @property
+    @abstractmethod
     def _aim(self) -> str:
         """The goal, or the goals, as text."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _mols(self) -> "list[Mol]":
         """The molecule and its neighbours."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _record(self, place: int, title: str, cells: Mapping[str, Any]) -> str:
         """Return the record of the molecule or of a neighbour in an SD file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rows(self) -> list[dict[str, Any]]:
         """Return the cells of the molecule itself in an SD file, then those of each neighbour."""
-        raise NotImplementedError
 
     def _sections(self, options: dict[str, Any]) -> Iterator[str]:
         """Yield the HTML of the sections of a page."""
         picture = image_html(self.svg(**options), self.summary)
         yield f"<p>{picture}</p>{self._table()}"
 
+    @abstractmethod
     def _table(self) -> str:
         """Return the HTML of a table with a row for each neighbour."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
         """Return the values of the atoms, and a brief text, for the molecule and its neighbours."""
-        raise NotImplementedError
 
     @cached_property
     def _common_parts(self) -> tuple[CommonPart | None, ...]:
