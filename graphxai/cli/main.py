@@ -68,7 +68,7 @@ app = typer.Typer(
 
 def _print_version(show_version: bool) -> None:
     if show_version:
-        typer.echo(f"graphxai {VERSION} from {Path(__file__).parents[1]}")
+        typer.echo(f"graphxai {VERSION} from {Path(__file__).resolve().parents[1]}")
         raise typer.Exit
 
 
