@@ -186,12 +186,13 @@ def explain(
             ).at(settings.level)
             for name in methods
         ]
+        if options.out is not None:
+            _save(explanations, Path(options.out), drawing)
         for explanation in explanations:
             print_explanation(explanation)
         print_glossary(explanations)
     echo(model_line(context, model))
     if kind in ("smiles", "image") and options.out is not None:
-        _save(explanations, Path(options.out), drawing)
         echo(f"written: {options.out}")
 
 
