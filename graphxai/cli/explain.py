@@ -218,7 +218,7 @@ def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
         is_drawn = out.suffix.lower() in (*PICTURES, ".html")
         explanations[0].save(out, **options if is_drawn else {})
         return
-    from graphxai.explanation.explanations import side_by_side
+    from graphxai.explanation.comparison import side_by_side
 
     side_by_side(explanations, **options).save(out)
 
