@@ -379,8 +379,14 @@ class WrappedModel(ShownModel, ModuleView):
             return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
         subgraphs = batch.without(shown, last, self.attributes_read())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
-        outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]
         hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
+        try:
+            with restoring_attributes(self.running):
+                outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]
+        except (RuntimeError, ValueError, IndexError) as error:
+            if isinstance(error, OneGraphAtATime) or bool(empty.any()):
+                raise
+            outputs = tokens.new_full((len(batch), self.config.num_outputs), torch.nan)
         if not bool(torch.isfinite(outputs[empty]).all()):
             warn_of_undefined_empty(self)
         if bool(torch.isfinite(outputs[hidden]).all()):
