@@ -186,12 +186,13 @@ def explain(
             ).at(settings.level)
             for name in methods
         ]
+        if options.out is not None:
+            _save(explanations, Path(options.out), drawing)
         for explanation in explanations:
             print_explanation(explanation)
         print_glossary(explanations)
     echo(model_line(context, model))
     if kind in ("smiles", "image") and options.out is not None:
-        _save(explanations, Path(options.out), drawing)
         echo(f"written: {options.out}")
 
 
@@ -217,7 +218,7 @@ def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
         is_drawn = out.suffix.lower() in (*PICTURES, ".html")
         explanations[0].save(out, **options if is_drawn else {})
         return
-    from graphxai.explanation.explanations import side_by_side
+    from graphxai.explanation.comparison import side_by_side
 
     side_by_side(explanations, **options).save(out)
 

@@ -29,7 +29,7 @@ from .stopping import (
     is_resumable,
     leave_at_once,
 )
-from .terminal import echo, printable
+from .terminal import echo, escape_what_cannot_be_shown, printable, silence
 from .train import train
 
 _FORMAT = warnings.formatwarning
@@ -68,7 +68,7 @@ app = typer.Typer(
 
 def _print_version(show_version: bool) -> None:
     if show_version:
-        typer.echo(f"graphxai {VERSION} from {Path(__file__).parents[1]}")
+        typer.echo(f"graphxai {VERSION} from {Path(__file__).resolve().parents[1]}")
         raise typer.Exit
 
 
@@ -202,6 +202,7 @@ def main(*, at_once: bool = False) -> None:
     # Importing makes half a million objects that stay. Looking for garbage among them every 700
     # objects takes a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
+    escape_what_cannot_be_shown()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     # --debug may be anywhere on the line
@@ -236,7 +237,8 @@ def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
         if termination.stopped or stop.code == INTERRUPTED:
             raise KeyboardInterrupt from None
         raise
-    except BrokenPipeError:
+    except BrokenPipeError:  # of a table, or of a page of help
+        silence(sys.stdout)
         raise SystemExit(1) from None
     except Exception as error:
         if termination.stopped:  # such as a worker process that was stopped, too

@@ -1,12 +1,23 @@
-"""Text for the terminal, without control characters that someone may have put into it."""
+"""Text for any terminal, without control characters that someone may have put into it.
 
+What a code page cannot show is escaped. When the reader of a pipe has gone, a command goes on in
+silence, because files are still to be written. Only a table that is itself the output ends it.
+"""
+
+import io
+import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 SHOWN_REASONS = 10  # rows left out that are named one by one
 
@@ -14,6 +25,29 @@ SHOWN_REASONS = 10  # rows left out that are named one by one
 def printable(text: str) -> str:
     """Replace control and format characters by question marks, except spaces and line ends."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Let standard output and errors escape what their code page lacks, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def going_on_unheard(*, err: bool = False) -> Iterator[None]:
+    """Print within the block, and print to nobody from then on if the reader has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence(sys.stderr if err else sys.stdout)
+
+
+def silence(stream: Any) -> None:
+    """Discard what is written to a stream, and what it still holds."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def typed_command() -> str:
@@ -31,7 +65,8 @@ def echo(text: object, *, err: bool = False, **style: Any) -> None:
     Args:
         style: keywords of `typer.secho`.
     """
-    typer.secho(printable(str(text)), err=err, **style)
+    with going_on_unheard(err=err):
+        typer.secho(printable(str(text)), file=sys.stderr if err else sys.stdout, **style)
 
 
 def print_table(
@@ -61,7 +96,15 @@ def print_table(
             table.add_section()
         else:
             table.add_row(*map(text, row))
-    Console().print(table)
+    show(Console(), table)
+
+
+def show(console: "Console", table: "Table") -> None:
+    """Print a table of rich's on standard output."""
+    with console.capture() as text:
+        console.print(table)
+    with going_on_unheard():
+        typer.echo(text.get(), file=sys.stdout, nl=False)
 
 
 def echo_left_out(reasons: Iterable[str], count: int, what: str = " rows") -> None:
@@ -74,8 +117,17 @@ def echo_left_out(reasons: Iterable[str], count: int, what: str = " rows") -> No
 
 
 class PrintableOutput:
-    """Standard output as a file, to which only printable text is written."""
+    """Standard output as a file for a table, to which only printable text is written.
+
+    A table that is redirected is UTF-8 on every system, as a table in a file is.
+    """
 
     def write(self, text: str) -> None:
         """Write to standard output, without a mark for Excel."""
-        sys.stdout.write(printable(text.removeprefix("\ufeff")))
+        text = printable(text.removeprefix("\ufeff"))
+        if sys.stdout.isatty() or not hasattr(sys.stdout, "buffer"):
+            sys.stdout.write(text)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()

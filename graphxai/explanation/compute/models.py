@@ -1,5 +1,6 @@
 """The types of models that results are computed for, and how they are loaded."""
 
+import platform
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -129,8 +130,9 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect a result."""
-    return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
+    """Return the versions of what decides the numbers of a result."""
+    packages = {name: _version(name) for name in ("graphxai", "torch", "rdkit", "numpy")}
+    return packages | {"python": platform.python_version()}
 
 
 @cache
