@@ -238,9 +238,10 @@ def fragments(
         explanation: explanation of a molecule.
         scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
             Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
-            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}. A graph that is
-            no molecule is divided into "communities" of largest modularity (Clauset 2004),
-            connected "components", or your parts {name: numbers of nodes}.
+            functional groups; "components", the molecules of a mixture; or SMARTS patterns, as a
+            list or as {name: SMARTS}. A graph that is no molecule is divided into "communities" of
+            largest modularity (Clauset 2004), connected "components", or your parts {name: numbers
+            of nodes}.
         method: "sum" adds the relevance of atoms and bonds; "shapley" asks the model.
         model: the model explained, for "shapley"; a bundled model need not be passed.
         graph: the graph that was explained, for "shapley". It is needed where the molecule alone
