@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
     from .metrics import Metric as Metric
     from .report import Report as Report
     from .report import merged as merged
+    from .selected_heads import HeadControl as HeadControl
+    from .selected_heads import head_control as head_control
     from .statistics import Comparison as Comparison
     from .statistics import Comparisons as Comparisons
     from .statistics import Interval as Interval
