@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
     from graphxai.wrapping.removal import outputs_of_parts as outputs_of_parts
 
     from .benchmark import evaluate as evaluate
+    from .by_layer import layer_sums as layer_sums
     from .curves import Curve as Curve
     from .curves import Series as Series
     from .curves import node_series as node_series
