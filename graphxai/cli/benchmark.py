@@ -14,7 +14,7 @@ from graphxai.runtime.options import as_in, option
 from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out, print_table, typed_command
+from .terminal import echo, echo_left_out, print_table, tell, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
 MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
@@ -297,11 +297,11 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
                 seed=options.seed,
                 progress=sys.stderr.isatty(),
             )
-            echo(f"done: {name}")
+            tell(f"done: {name}")
     text = tables(folder, rules)
     write_whole(folder / "summary.md", text)
     echo(text.partition("###")[0])
-    echo(f"written: {folder / 'summary.md'}")
+    tell(f"written: {folder / 'summary.md'}")
 
 
 def _listed(values: list[str] | None, default: str) -> Any:
@@ -319,6 +319,6 @@ def _print(report: Any, folder: Path) -> None:
     rows = ((report.labelled(str(name)), *row) for name, row in frame[shown].iterrows())
     print_table(columns, rows, title=f"graphs: {frame.attrs['n']}")
     for method, failed in report.failures.items():
-        echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
+        tell(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}")
     echo_left_out((f"{key}: {why}" for key, why in report.rejected), len(report.rejected), "")
-    echo(f"written: {folder / 'summary.md'}")
+    tell(f"written: {folder / 'summary.md'}")

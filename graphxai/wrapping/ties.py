@@ -7,7 +7,6 @@ gradient to all entries that are equal to it. If a model uses the indices to cho
 entries, a warning says so.
 """
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphxai.engine.fused import are_ties_as_computed
+from graphxai.runtime.notices import warn
 
 EXTREMES = {
     torch.max: torch.amax,
@@ -128,7 +128,7 @@ class _TieMode(TorchFunctionMode):
             if not value.is_floating_point():
                 self._tied[id(value)] = value
             elif value.requires_grad:
-                warnings.warn(
+                warn(
                     f"{self.name} {CHOICE}, by the indices of a maximum"
                     " or of an order: relevance goes to the entry that it took, and none to the"
                     " others.",
