@@ -49,8 +49,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     write_whole(folder / "summary.json", summary + "\n")
     write_whole(folder / "summary.md", summary_markdown(report, figures))
     write_csv(table_frame(report), folder / "table.csv", index=False)
-    tables = [_tabular(report, operator) for operator in report.operators or ("none",)]
-    write_whole(folder / "table.tex", "\n".join(tables))
+    write_whole(folder / "table.tex", latex_tables(report))
     return folder
 
 
@@ -337,6 +336,11 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     ]
     columns = ["operator", "metric", "method", "mean", "low", "high", "graphs", "ms"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def latex_tables(report: MethodValues) -> str:
+    """Return the summary's tables in LaTeX, one for each operator."""
+    return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
 
 
 def _tabular(report: MethodValues, operator: str) -> str:

@@ -13,7 +13,7 @@ from graphxai.visualization.text import minus_signs
 
 from .method_values import MethodValues
 from .metrics import METRICS
-from .output import save_report
+from .output import latex_tables, save_report
 from .robustness import merged_robustness
 from .statistics import Interval
 from .store import GRID, Key
@@ -104,6 +104,13 @@ class Report(MethodValues):
         panels = {metric: {name: of[name] for name in ranked} for metric, of in spans.items()}
         directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
         return forest_figure(panels, directions=directions, title=title)
+
+    def to_latex(self) -> str:
+        """Return a table of methods and metrics in LaTeX for each operator, with intervals.
+
+        The package booktabs draws its lines. The best mean of a metric is bold.
+        """
+        return latex_tables(self)
 
     def save(self, folder: str | Path) -> Path:
         """Write rows, tables, tests and figures to a folder, as `output.save_report` does."""
