@@ -93,13 +93,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
         for metric in LEADING:
             if metric in report.metrics(operator):
                 lines += _against_the_best(report, metric, operator)
-    lines += (
-        _times(report)
-        + _operators(report)
-        + _seeds(report)
-        + _conservation(report)
-        + _glossary(report)
-    )
+    lines += _operators(report) + _seeds(report) + _conservation(report) + _glossary(report)
     lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
     made = json.dumps(finite_or_null(report.settings), indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
@@ -131,13 +125,15 @@ def _robustness(report: MethodValues) -> list[str]:
 def _table(report: MethodValues, operator: str) -> list[str]:
     frame = report.table(operator)
     lines = []
+    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
+    frame["passes"] = report.passes()
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]
         lines += markdown_table(
             ["method", *(f"{m} {_arrow(m)}".strip() for m in some.columns)], rows
         )
-    return lines
+    return [*lines, "ms: mean time of one explanation, of graphs that share passes.", ""]
 
 
 def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[str]:
@@ -165,14 +161,9 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
     ]
 
 
-def _times(report: MethodValues) -> list[str]:
-    """Write how long each method took."""
-    times = {name: time for name, time in report.seconds().items() if math.isfinite(time)}
-    if not times:
-        return []
-    lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
-    rows = [(_name(report, name), f"{1000 * time:.2f}") for name, time in times.items()]
-    return lines + markdown_table(("method", "ms"), rows)
+def milliseconds(seconds: float) -> str:
+    """Write a mean time, or "" where it was not measured."""
+    return f"{1000 * seconds:.2f}" if math.isfinite(seconds) else ""
 
 
 def _operators(report: MethodValues) -> list[str]:
@@ -256,6 +247,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
         "failures": {name: len(values) for name, values in report.failures.items()},
         "results": results,
         "seconds": report.seconds(),
+        "passes": report.passes(),
         "agreement": {
             metric: report.agreement(metric).to_dict()
             for metric in LEADING
@@ -323,19 +315,22 @@ LATEX_SPECIAL = {
 def table_frame(report: MethodValues) -> pd.DataFrame:
     """Return a table with a row for each operator, metric and method.
 
-    Its columns are the mean with the ends of its 95 % bootstrap interval, the number of graphs, and
-    the mean time of one explanation in milliseconds.
+    Its columns are the mean with the ends of its 95 % bootstrap interval, the number of graphs, the
+    mean time of one explanation in milliseconds, and its passes as text.
     """
     import pandas as pd
 
-    seconds = report.seconds()
+    seconds, passes = report.seconds(), report.passes()
     rows = [
-        (operator, metric, name, each.mean, each.low, each.high, each.n, 1000 * seconds[name])
+        (
+            *(operator, metric, name, each.mean, each.low, each.high, each.n),
+            *(1000 * seconds[name], passes[name]),
+        )
         for operator in report.operators or ("none",)
         for metric in report.metrics(operator)
         for name, each in report.intervals(metric, operator).items()
     ]
-    columns = ["operator", "metric", "method", "mean", "low", "high", "graphs", "ms"]
+    columns = ["operator", "metric", "method", "mean", "low", "high", "graphs", "ms", "passes"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -344,14 +339,14 @@ def _tabular(report: MethodValues, operator: str) -> str:
     metrics = report.metrics(operator)
     intervals = {metric: report.intervals(metric, operator) for metric in metrics}
     best = {metric: report.ranking(metric, operator)[0] for metric in metrics}
-    seconds = report.seconds()
+    seconds, passes = report.seconds(), report.passes()
     graphs = len({unit.graph for unit in report.units})
     removal = f", nodes removed by {operator}" if report.operators else ""
     lines = [
         f"% {graphs} graphs{removal}; means with 95 % bootstrap intervals; ms for one explanation",
-        rf"\begin{{tabular}}{{l{'c' * len(metrics)}r}}",
+        rf"\begin{{tabular}}{{l{'c' * len(metrics)}rl}}",
         r"\toprule",
-        " & ".join(["method", *map(_latex_heading, metrics), "ms"]) + r" \\",
+        " & ".join(["method", *map(_latex_heading, metrics), "ms", "passes"]) + r" \\",
         r"\midrule",
     ]
     for name in report.methods:
@@ -359,8 +354,8 @@ def _tabular(report: MethodValues, operator: str) -> str:
             _latex_cell(of_method[name], bold=best[metric] == name)
             for metric, of_method in intervals.items()
         ]
-        time = f"{1000 * seconds[name]:.1f}" if math.isfinite(seconds[name]) else "--"
-        lines.append(" & ".join([_latex_escaped(report.labelled(name)), *cells, time]) + r" \\")
+        cost = [milliseconds(seconds[name]) or "--", _latex_escaped(passes[name])]
+        lines.append(" & ".join([_latex_escaped(report.labelled(name)), *cells, *cost]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
