@@ -65,6 +65,9 @@ class ExplainedGraph:
             for graphs with several types of nodes, and for molecules, as their features follow from
             `mol` or `smiles`. A molecule whose bonds were explained has `edge_index`.
         drawn: the edges and labels to draw a graph that is no molecule and no image.
+        is_sequence: whether the nodes are words, given by their numbers.
+        grid: rows and columns of the patches of an image, whose vectors were given from left to
+            right and from top to bottom. A square number of vectors counts as patches.
         provenance: the model, the hash of its checkpoint, the options and the versions.
 
     Raises:
@@ -97,6 +100,7 @@ class ExplainedGraph:
     graph: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: "PlainGraph | None" = None
     is_sequence: bool = False
+    grid: tuple[int, int] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,7 +217,7 @@ class ExplainedGraph:
     def has_picture(self) -> bool:
         """Whether there is a molecule, an image with segments, a graph or a sequence to draw."""
         pictured = any(x is not None for x in (self.molecule, self.segments, self.drawn))
-        return pictured or self.is_sequence
+        return pictured or self.is_sequence or self.grid is not None
 
     @property
     def contested(self) -> NDArray[np.bool_]:

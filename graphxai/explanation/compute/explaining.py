@@ -336,6 +336,7 @@ class _ExplainedBatch:
             graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
             is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
+            grid=_grid_of(words),
             provenance=self.origin,
         )
 
@@ -448,3 +449,11 @@ def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
         if listed and all(isinstance(word, str) for word in value):
             return tuple(map(str, value))
     return ()
+
+
+def _grid_of(vectors: Any) -> tuple[int, int] | None:
+    """Return the square grid of the patches that were given, or None if they make none."""
+    if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) < 4:
+        return None
+    side = math.isqrt(len(vectors))
+    return (side, side) if side * side == len(vectors) else None
