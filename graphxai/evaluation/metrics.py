@@ -264,11 +264,17 @@ def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
 
     Raises:
         ValueError: a metric is unknown or does not fit the task.
+        TypeError: a metric is no name.
     """
     if names == "all":
         return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"metrics are chosen by name, not as {type(name).__name__}: register one with"
+                " @metric of graphxai.evaluation.metrics, and pass its name."
+            )
         if name not in METRICS:
             hint = did_you_mean(name, METRICS)
             raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}.{hint}")

@@ -101,7 +101,7 @@ class WrappedModel(ShownModel, ModuleView):
         """Return whether an input cannot share a batch with others."""
         if self._checks.mixing is not None or self.settings.dense:
             return self._checks.mixing is not None
-        if has_matrices(data):
+        if self.settings.one_at_a_time or has_matrices(data):
             return True
         if self.settings.forward is not None or takes_batch_vector(self.module):
             return False

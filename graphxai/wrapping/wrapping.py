@@ -29,6 +29,7 @@ class ReadingOptions(TypedDict, total=False):
     transform: Callable[[Data], Data] | None
     features: Sequence[str]
     molecule_features: Any
+    one_at_a_time: bool
 
 
 @with_keywords
@@ -89,6 +90,8 @@ def wrap(
         transform: recomputes the structure of a graph after the operator `delete` has removed
             nodes.
         features: the names of the columns of `x`.
+        one_at_a_time: whether `forward` takes one graph and returns its outputs (C,) or (1, C).
+            Otherwise graphs share a pass.
         rules: rules of your own for LRP and its variants, which precede those built in. A key is
             an operation, such as `torch.ops.aten.softplus`, or a class of modules. A rule is a
             function `rule(x, operation) -> y`. It computes what the operation or module computes
@@ -110,6 +113,7 @@ def wrap(
     only_for_networks = {
         "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
         "transform": transform, "features": features, "rules": rules,
+        "one_at_a_time": reading.get("one_at_a_time"),
     }  # fmt: skip
     if is_chemprop(model):
         _refuse(only_for_networks, "a chemprop model")
@@ -137,6 +141,7 @@ def wrap(
     settings = CallSettings(
         names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
         tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
+        one_at_a_time=reading.get("one_at_a_time", False),
     )  # fmt: skip
     return WrappedModel(module, config, settings, name or type(module).__name__)
 
