@@ -48,6 +48,7 @@ class CallSettings:
     rules: tuple[CustomRule, ...] = ()
     has_gradients: bool = True  # an estimator that is no network has none
     one_at_a_time: bool = False
+    zeroes_nodes: bool = False  # where all are hidden, although they could be removed
     wrt: tuple[str, ...] = ("x",)  # the inputs that get relevance unless the caller names others
 
     def rules_with(self, rules: Rules) -> Rules:
