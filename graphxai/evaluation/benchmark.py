@@ -1,6 +1,5 @@
 """Measure explainers on a data set, with every method on the same graphs, in resumable runs."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
+from graphxai.runtime.notices import warn
 from graphxai.runtime.options import with_keywords
 from graphxai.wrapping.removal import OPERATORS, Resampling, operators_for
 
@@ -244,7 +244,7 @@ def _check_failures(report: Report) -> None:
     total = len({unit.graph for unit in report.units})
     for method, failed in report.failures.items():
         key, reason = failed[0]
-        warnings.warn(
+        warn(
             f"{method} gave no scores for {len(failed)} of {total} graphs (see Report.failures);"
             f" graph {key!r}: {reason}",
             stacklevel=5,  # of the call of `evaluate`, beneath its two decorators

@@ -52,8 +52,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     if find_spec("pyarrow") is not None:
         with atomic_write(folder / "table.parquet", "wb") as file:
             frame.to_parquet(file, index=False)
-    tables = [latex_table(report, operator) for operator in report.operators or ("none",)]
-    write_whole(folder / "table.tex", "\n".join(tables))
+    write_whole(folder / "table.tex", latex_tables(report))
     return folder
 
 
@@ -348,7 +347,12 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "sd", "models", "best", "ms", "passes"])
 
 
-def latex_table(report: MethodValues, operator: str) -> str:
+def latex_tables(report: MethodValues) -> str:
+    """Return the summary's tables in LaTeX, one for each operator."""
+    return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
+
+
+def _tabular(report: MethodValues, operator: str) -> str:
     """Return the table of an operator in LaTeX (booktabs), with the best means in bold."""
     metrics = report.metrics(operator)
     frame = table_frame(report)

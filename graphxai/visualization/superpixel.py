@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, MARGIN, document, frame, heading, relevance_of, too_small
+from .frame import BAR_ROOM, DARK, MARGIN, document, frame, heading, relevance_of, too_small
 from .frame import color_bar as _color_bar
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
@@ -298,7 +298,6 @@ def _description(
 
 
 _LARGEST, _SMALLEST = 20.0, 8.0  # the limits of the font size, in pixels
-_DARK = 0.45  # below this luminance of the background, a token is white
 _PAD, _SPACE, _LINE = 0.3, 0.25, 1.9  # around a token, between tokens, and of a line, in font sizes
 
 
@@ -374,7 +373,7 @@ def _drawn(
     for text, value, color, light, (x, line, width) in tokens:
         y = top + line * _LINE * size
         fitted, font = fit_text(text, size, width - 2 * _PAD * size, smallest=_SMALLEST)
-        ink = "#ffffff" if light < _DARK else "#000000"
+        ink = "#ffffff" if light < DARK else "#000000"
         words = draw_text(fitted, x + width / 2, y + 1.2 * size, font, anchor="middle", color=ink)
         parts.append(
             f'<g class="token"><title>{escape(f"{text}: {scale.text(value)}")}</title>'

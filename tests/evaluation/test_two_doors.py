@@ -27,6 +27,7 @@ def test_both_doors_give_the_same_table(tmp_path: Path, labelled: bool) -> None:
     result = CliRunner().invoke(app, [*words, "--steps", str(steps), "--out", str(out)])
     assert result.exit_code == 0, result.output
     by_command = json.loads((out / "summary.json").read_text())["results"]["mask"]
+    assert {"layers.csv", "layers.png", "layers.svg"} <= {path.name for path in out.iterdir()}
     labels = LABELS if labelled else None
     report = gx.evaluate(model, SMILES, METHODS, labels=labels, steps=steps, progress=False)
     assert set(by_command) == set(report.metrics())
