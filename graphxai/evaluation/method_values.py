@@ -181,6 +181,14 @@ class MethodValues:
             for method, each in by_method.items()
         }
 
+    def passes(self) -> dict[str, str]:
+        """Return how many passes each method takes for an explanation, as text such as "1 forward".
+
+        It is "" for a report that was stored without them.
+        """
+        costs = self.settings.get("costs", {})
+        return {method: str(costs.get(method, "")) for method in self.methods}
+
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
         """Return the values (n,) by method in the same order of graphs, NaN if one is missing."""
         key = metric, operator or (self.operators or ("none",))[0]

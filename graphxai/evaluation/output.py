@@ -95,13 +95,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
         for metric in LEADING:
             if metric in report.metrics(operator):
                 lines += _against_the_best(report, metric, operator)
-    lines += (
-        _times(report)
-        + _operators(report)
-        + _seeds(report)
-        + _conservation(report)
-        + _glossary(report)
-    )
+    lines += _operators(report) + _seeds(report) + _conservation(report) + _glossary(report)
     lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
     made = json.dumps(finite_or_null(report.settings), indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
@@ -133,13 +127,15 @@ def _robustness(report: MethodValues) -> list[str]:
 def _table(report: MethodValues, operator: str) -> list[str]:
     frame = report.table(operator)
     lines = []
+    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
+    frame["passes"] = report.passes()
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]
         lines += markdown_table(
             ["method", *(f"{m} {_arrow(m)}".strip() for m in some.columns)], rows
         )
-    return lines
+    return [*lines, "ms: mean time of one explanation, of graphs that share passes.", ""]
 
 
 def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[str]:
@@ -167,14 +163,9 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
     ]
 
 
-def _times(report: MethodValues) -> list[str]:
-    """Write how long each method took."""
-    times = {name: time for name, time in report.seconds().items() if math.isfinite(time)}
-    if not times:
-        return []
-    lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
-    rows = [(_name(report, name), f"{1000 * time:.2f}") for name, time in times.items()]
-    return lines + markdown_table(("method", "ms"), rows)
+def milliseconds(seconds: float) -> str:
+    """Write a mean time, or "" where it was not measured."""
+    return f"{1000 * seconds:.2f}" if math.isfinite(seconds) else ""
 
 
 def _operators(report: MethodValues) -> list[str]:
@@ -258,6 +249,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
         "failures": {name: len(values) for name, values in report.failures.items()},
         "results": results,
         "seconds": report.seconds(),
+        "passes": report.passes(),
         "agreement": {
             metric: report.agreement(metric).to_dict()
             for metric in LEADING
@@ -330,7 +322,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     """
     import pandas as pd
 
-    seconds, passes = report.seconds(), report.settings.get("passes", {})
+    seconds, passes = report.seconds(), report.passes()
     rows: list[tuple[Any, ...]] = []
     for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
@@ -339,7 +331,7 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
                 (
                     operator, metric, name, each.mean, each.low, each.high, each.n,
                     seeds.sd[name], seeds.shape[1] - 2, name in best,
-                    1000 * seconds[name], passes.get(name, ""),
+                    1000 * seconds[name], passes[name],
                 )
                 for name, each in report.intervals(metric, operator).items()
             ]  # fmt: skip
@@ -349,10 +341,10 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
 
 def latex_tables(report: MethodValues) -> str:
     """Return the summary's tables in LaTeX, one for each operator."""
-    return "\n".join(_tabular(report, operator) for operator in report.operators or ("none",))
+    return "\n".join(latex_table(report, each) for each in report.operators or ("none",))
 
 
-def _tabular(report: MethodValues, operator: str) -> str:
+def latex_table(report: MethodValues, operator: str) -> str:
     """Return the table of an operator in LaTeX (booktabs), with the best means in bold."""
     metrics = report.metrics(operator)
     frame = table_frame(report)
@@ -371,8 +363,7 @@ def _tabular(report: MethodValues, operator: str) -> str:
     ]
     for name in report.methods:
         rows = [cells.loc[(name, metric)] for metric in metrics]
-        time = f"{rows[0].ms:.1f}" if math.isfinite(rows[0].ms) else "--"
-        ends = time, _latex_escaped(rows[0].passes)
+        ends = milliseconds(rows[0].ms / 1000) or "--", _latex_escaped(rows[0].passes)
         row = [_latex_escaped(report.labelled(name)), *map(_latex_cell, rows), *ends]
         lines.append(" & ".join(row) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

@@ -13,7 +13,7 @@ from graphxai.visualization.text import minus_signs
 
 from .method_values import MethodValues
 from .metrics import METRICS
-from .output import latex_tables, save_report, table_frame
+from .output import latex_table, latex_tables, save_report, table_frame
 from .robustness import merged_robustness
 from .statistics import Interval
 from .store import GRID, Key
@@ -110,13 +110,15 @@ class Report(MethodValues):
         """Return one table for a paper, see `output.table_frame`."""
         return table_frame(self)
 
-    def to_latex(self) -> str:
-        """Return a table of methods and metrics in LaTeX for each operator, with intervals.
+    def to_latex(self, operator: str | None = None) -> str:
+        """Return the table in LaTeX (booktabs), with the best mean of each metric in bold.
 
-        The package booktabs draws its lines. The best mean of a metric is bold, and so are those
-        that agree with it in three decimals.
+        Means that agree in three decimals are bold together.
+
+        Args:
+            operator: how nodes were removed, by default a table for each operator of the report.
         """
-        return latex_tables(self)
+        return latex_tables(self) if operator is None else latex_table(self, operator)
 
     def save(self, folder: str | Path) -> Path:
         """Write rows, tables, tests and figures to a folder, as `output.save_report` does."""

@@ -149,9 +149,8 @@ class Run:
         ]
         notes = {explainer.name: explainer.traits.note for explainer in plan.explainers}
         notes = {name: note for name, note in notes.items() if note}
-        passes = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
-        settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
-        settings["passes"] = passes
+        costs = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
+        settings |= {"methods": names, "notes": notes, "costs": costs, "checkpoints": [checkpoint]}
         return cls(model, graphs, refitting, store, settings, digests, earlier)
 
     def with_judges(self, plan: MeasurementPlan, progress: bool | None) -> MeasurementPlan:
