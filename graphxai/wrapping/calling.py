@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Batch, HeteroData
+from torch_geometric.nn import Sequential
 
 from graphxai.contract.inputs import EXPLAINED_NODE
 
@@ -234,7 +235,10 @@ def _parameters(model: nn.Module) -> list[Parameter]:
 
 
 def _all_parameters(model: nn.Module) -> list[Parameter]:
-    """Return all parameters of `forward` except `self`."""
+    """Return all parameters of `forward` except `self`. PyG's `Sequential` lists its own."""
+    if isinstance(model, Sequential):
+        names = model.signature.param_dict
+        return [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward = model.forward
     if type(forward) is not MethodType:
         return list(signature(forward).parameters.values())

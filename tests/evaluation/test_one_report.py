@@ -1,6 +1,7 @@
 """One table over several seeds, with measures of faithfulness, of a known truth and of the user."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -206,3 +207,14 @@ def test_the_command_measures_several_seeds_against_the_atoms_of_a_column(tmp_pa
     pd.testing.assert_frame_equal(written[columns], expected[columns], check_dtype=False)
     settings = json.loads((tmp_path / "out" / "summary.json").read_text())["settings"]
     assert len(settings["checkpoints"]) == 2
+
+
+def test_the_page_of_the_researcher_needs_few_lines_and_seven_of_imports():
+    text = (Path(__file__).parents[2] / "docs/howto/researcher.md").read_text(encoding="utf-8")
+    section = text.split("### One table for a paper")[1]
+    lines = section.split("```python\n")[1].split("```")[0].splitlines()
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    assert len(imports) == 7
+    own = len([line for line in lines if line]) - len(imports)
+    assert own <= 25
+    assert f"These {own} lines" in section

@@ -723,3 +723,18 @@ def test_relevance_splits_by_named_feature(models, graphs):
     explanation = gx.explain(model, graphs[0])
     assert explanation.feature_names == tuple(names)
     assert np.allclose(explanation.features.sum(-1), explanation.relevance, atol=1e-5)
+
+
+def test_a_sequential_of_pyg_gets_the_arguments_that_it_lists():
+    from torch_geometric.nn import GINConv, Sequential, global_add_pool
+
+    torch.manual_seed(0)
+    layers = [(GINConv(nn.Linear(3, 4)), "x, edge_index -> x"), (global_add_pool, "x, batch -> x")]
+    model = Sequential("x, edge_index, batch", [*layers, nn.Linear(4, 1)]).eval()
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    graphs = [Data(x=torch.randn(3, 3), edge_index=edges) for _ in range(2)]
+    wrapped = gx.wrap(model, kind="regression")
+    for given, prediction in zip(graphs, gx.predict(wrapped, graphs), strict=True):
+        expected = model(given.x, edges, torch.zeros(3, dtype=torch.long)).item()
+        assert prediction["output"].value == pytest.approx(expected, abs=1e-6)
+    assert abs(gx.explain(wrapped, graphs[0]).ledger.unexplained) < 1e-5
