@@ -10,7 +10,7 @@ Shapley values of parts add up to what all atoms change in the output.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -231,10 +231,11 @@ def fragments(
     Args:
         explanation: explanation of a molecule.
         scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
-            Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
-            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}. A graph that is
-            no molecule is divided into "communities" of largest modularity (Clauset 2004),
-            connected "components", or your parts {name: numbers of nodes}.
+            Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "salts",
+            counter-ions and solvents; "groups", functional groups; or SMARTS patterns, as a list or
+            as {name: SMARTS}. A graph that is no molecule is divided into "communities" of largest
+            modularity (Clauset 2004), connected "components", or your parts {name: numbers of
+            nodes}, which may also be tokens of a text.
         method: "sum" adds the relevance of the atoms; "shapley" asks the model.
         model: the model explained, for "shapley"; a bundled model need not be passed.
         graph: the graph that was explained, for "shapley". It is needed where the molecule alone
@@ -261,8 +262,9 @@ def fragments(
     if method not in get_args(FragmentMethod):
         raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
     mol = explanation.molecule
-    if mol is None and explanation.drawn is not None:
-        name, divided = parts_of_graph(explanation.drawn, len(explanation), scheme)
+    graph_drawn = explanation.drawn
+    if mol is None and (graph_drawn is not None or isinstance(scheme, Mapping)):
+        name, divided = parts_of_graph(graph_drawn, len(explanation), scheme)
     else:
         mol = explanation.atoms(NO_MOLECULE)
         name, divide = named_scheme(scheme)

@@ -121,6 +121,14 @@ def _brics(mol: "Mol") -> list[Part]:
     ]
 
 
+def _salts(mol: "Mol") -> list[Part]:
+    """Return each counter-ion or solvent, which is any piece of a molecule but its largest."""
+    from rdkit import Chem
+
+    pieces = sorted(Chem.GetMolFrags(mol), key=len)
+    return [(None, atoms) for atoms in pieces[:-1]]
+
+
 SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "brics": _brics,
     "scaffold": _scaffold,
@@ -128,18 +136,22 @@ SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "groups": lambda mol: _matches(
         mol, [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS], largest_first=True
     ),
+    "salts": _salts,
 }
 GRAPH_SCHEMES = ("communities", "components")
 SCHEME_TITLES = {
     "brics": "BRICS fragments",
     "scaffold": "the Murcko scaffold and side chains",
     "rings": "ring systems",
+    "salts": "salts",
     "groups": "functional groups",
     **dict(zip(GRAPH_SCHEMES, GRAPH_SCHEMES, strict=True)),
 }
 
 
-def parts_of_graph(graph: "PlainGraph", count: int, scheme: Scheme) -> tuple[str, list[Part]]:
+def parts_of_graph(
+    graph: "PlainGraph | None", count: int, scheme: Scheme
+) -> tuple[str, list[Part]]:
     """Return the scheme's name and the parts of a graph of `count` nodes that is no molecule.
 
     Raises:
@@ -149,7 +161,7 @@ def parts_of_graph(graph: "PlainGraph", count: int, scheme: Scheme) -> tuple[str
 
     if isinstance(scheme, Mapping):
         return "parts", _named_parts(scheme, count)
-    if not isinstance(scheme, str) or scheme not in GRAPH_SCHEMES:
+    if graph is None or not isinstance(scheme, str) or scheme not in GRAPH_SCHEMES:
         raise ValueError(
             f"{scheme!r} divides molecules: a graph is divided by 'communities', 'components', or"
             " your parts, as {name: numbers of nodes}."

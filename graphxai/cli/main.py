@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from graphxai.runtime.version import VERSION
 
+from .audit import audit
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
@@ -168,6 +169,7 @@ COMMANDS = (
     benchmark,
     report,
     fragments,
+    audit,
     counterfactuals,
     changes,
     open_app,
