@@ -3,7 +3,7 @@
 They do their work through `explanation.compute`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -86,7 +86,11 @@ def typed_by_inputs(
 
 
 def load(
-    name_or_folder: ModelName | str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+    name_or_folder: ModelName | str | Path,
+    *,
+    as_drawn: bool = False,
+    molecule_features: Any = (),
+    extra_features: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> Model:
     """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
 
@@ -108,6 +112,10 @@ def load(
             are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
             of an RDKit molecule, or several of these. By default they are read from `config.toml`
             in the folder of the run.
+        extra_features: for a chemprop model that reads further features of atoms or bonds, the
+            functions of an RDKit molecule that return them, by kind: "atom_features" (atoms, k),
+            "bond_features" (bonds, k) and "atom_descriptors" (atoms, k), which enter after the
+            messages. These are what `chemprop train` read from files.
 
     Returns:
         A Graphormer, an Ensemble of several, or a wrapped chemprop model.
@@ -116,7 +124,12 @@ def load(
         CheckpointError: a checkpoint cannot be read. The message names the file and the key.
         ImportError: a model of chemprop is to be loaded, but chemprop is not installed.
     """
-    return models.load(name_or_folder, as_drawn=as_drawn, molecule_features=molecule_features)
+    return models.load(
+        name_or_folder,
+        as_drawn=as_drawn,
+        molecule_features=molecule_features,
+        extra_features=extra_features,
+    )
 
 
 def pretrained_models() -> tuple[str, ...]:

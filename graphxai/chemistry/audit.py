@@ -51,7 +51,8 @@ TESTED = ("key", "evidence", "p", "p_holm", "verdict")
 AT_LEAST = 5  # objects that a group must occur in
 DRAWS = 1000  # resamplings for an interval
 SIGNIFICANT = 0.05
-SHOWN = 12  # rows that a notebook shows
+SHOWN = 12  # groups that a notebook or a terminal shows
+HEAD = ("group", "objects", "share", "predicted", "labelled", "p (Holm)", "verdict")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +97,8 @@ class Audit:
         """
         if order not in ("evidence", "share"):
             raise ValueError(f"the order is 'evidence' or 'share', not {order!r}.")
-        if order == "evidence":
-            return self.frame.copy()
-        return self.frame.sort_values("share", ascending=False, ignore_index=True)
+        by = {"evidence": self.frame.index, "share": -self.frame.share}[order]
+        return self.frame.iloc[np.argsort(by, kind="stable")].reset_index(drop=True)
 
     @property
     def flagged(self) -> "pd.DataFrame":
@@ -116,27 +116,28 @@ class Audit:
 
     def __repr__(self) -> str:
         lines = [
-            f"{row.name}: share {row.share:+.2f}, predicted {row.predicted:.2f}, labelled"
-            f" {row.labelled:.2f}, p {row.p_holm:.2g} {row.verdict}".rstrip()
-            for row in self.frame.head(SHOWN).itertuples(index=False)
+            f"{name}: share {share}, predicted {predicted}, labelled {labelled}, p {p} {verdict}"
+            for name, _, share, predicted, labelled, p, verdict in self.cells()
         ]
-        return short_text([f"Audit({self.headline})", *lines])
+        return short_text([f"Audit({self.headline})", *map(str.rstrip, lines)])
 
-    def _repr_html_(self) -> str:
-        head = ("group", "objects", "share [95 %]", "predicted", "labelled", "p (Holm)", "verdict")
-        rows = [
+    def cells(self, count: int = SHOWN) -> list[tuple[str, ...]]:
+        """Return the first groups as text, in the columns `HEAD`."""
+        return [
             (
                 row.name,
-                row.objects,
-                f"{row.share:+.2f} [{row.share_low:+.2f}, {row.share_high:+.2f}]",
-                f"{row.predicted:.2f}",
-                f"{row.labelled:.2f}",
+                str(row.objects),
+                f"{row.share:+z.2f}",
+                f"{row.predicted:z.2f}",
+                f"{row.labelled:z.2f}",
                 f"{row.p_holm:.2g}",
                 row.verdict,
             )
-            for row in self.frame.head(SHOWN).itertuples(index=False)
+            for row in self.frame.head(count).itertuples(index=False)
         ]
-        return f"{table_html([self.headline], [])}{table_html(head, rows)}"
+
+    def _repr_html_(self) -> str:
+        return f"{table_html([self.headline], [])}{table_html(HEAD, self.cells())}"
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the table as .csv, .tsv, .parquet or .json, or raise ValueError for another suffix.
@@ -211,9 +212,8 @@ class GroupEvidence:
         frame = frame[frame.index != REST]
         if not len(frame):
             raise ValueError(
-                f"no group occurs in at least {at_least} objects: give more objects or another way"
-                " to divide them. Salts are seen only by a model that reads molecules as drawn"
-                " (as_drawn=True)."
+                f"no group occurs in at least {at_least} objects: give more objects or divide them"
+                " another way. A model sees salts if it reads molecules as drawn (as_drawn=True)."
             )
         test = GroupTest(output, labelled, binary=bool(self.task.classes))
         tested = pd.DataFrame(self._tested(list(frame.index), test), columns=list(TESTED))
@@ -348,9 +348,9 @@ def audit(
         inputs: the path of a table of molecules, a frame, or a list as for `explain`.
         labels: the label of each input: a class by name or number, or a value. For a table or a
             frame, the name of the column, by default that of the task.
-        parts: how inputs are divided, as for `fragments` ("brics", "scaffold", "rings", "salts",
-            "groups", SMARTS, "communities"), or a list with the parts {name: numbers of nodes} of
-            each graph or text. Parts of one name are one group.
+        parts: how inputs are divided, as for `fragments`, such as "brics", "scaffold", "groups" or
+            "components" (salts), or a list with the parts {name: numbers of nodes} of each graph or
+            text. Parts of one name are one group.
         method: a method whose relevance is a share of the output.
         target: the class or task to audit, as for `explain`. A model of several classes needs one.
         threshold: for labels that are numbers, and a task with two classes, the value from which

@@ -26,7 +26,7 @@ COLUMNS = (
     *("molecules", "count", "examples"),
 )
 EXAMPLES = 3
-BY_STRUCTURE = ("brics", "salts")  # schemes whose fragments are identified by SMILES, not by name
+BY_STRUCTURE = ("brics", "components")  # schemes whose fragments are known by SMILES
 WAYS = 1000  # ways to write one fragment; beyond this, rare ones are dropped
 
 
@@ -183,7 +183,7 @@ class FragmentTable:
         inside: dict[str, list[tuple[float, int]]] = {}
         for part in parts:
             by_structure = parts.scheme in BY_STRUCTURE or part.name == "scaffold"
-            key = part.smiles if by_structure and part.name != REST else part.name
+            key = part.smiles if by_structure and part.smiles else part.name
             inside.setdefault(key, []).append((part.relevance, len(part.atoms)))
             self._tallies.setdefault(key, Tally()).written((part.name, part.smiles))
         example = example or explanation.smiles or ""

@@ -121,14 +121,6 @@ def _brics(mol: "Mol") -> list[Part]:
     ]
 
 
-def _salts(mol: "Mol") -> list[Part]:
-    """Return each counter-ion or solvent, which is any piece of a molecule but its largest."""
-    from rdkit import Chem
-
-    pieces = sorted(Chem.GetMolFrags(mol), key=len)
-    return [(None, atoms) for atoms in pieces[:-1]]
-
-
 SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "brics": _brics,
     "scaffold": _scaffold,
@@ -136,14 +128,13 @@ SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "groups": lambda mol: _matches(
         mol, [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS], largest_first=True
     ),
-    "salts": _salts,
+    "components": lambda mol: [(None, atoms) for atoms in _pieces(mol, ())],
 }
 GRAPH_SCHEMES = ("communities", "components")
 SCHEME_TITLES = {
     "brics": "BRICS fragments",
     "scaffold": "the Murcko scaffold and side chains",
     "rings": "ring systems",
-    "salts": "salts",
     "groups": "functional groups",
     **dict(zip(GRAPH_SCHEMES, GRAPH_SCHEMES, strict=True)),
 }

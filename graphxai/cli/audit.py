@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,12 +18,7 @@ from .fragments import (
     write_fragments,
 )
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out, print_table
-
-if TYPE_CHECKING:
-    from graphxai.chemistry.audit import Audit
-
-ROWS = 12  # of the table that are printed
+from .terminal import echo_left_out, print_table, tell
 
 
 @dataclass(frozen=True)
@@ -66,9 +61,9 @@ def audit(
 
     `graphxai audit new.csv --model runs/mine --smarts "sulfonamide:NS(=O)=O"`
 
-    `graphxai audit new.csv --model runs/salts --as-drawn --scheme salts`
+    `graphxai audit new.csv --model runs/salts --as-drawn --scheme components`
     """
-    from graphxai.chemistry.audit import GroupEvidence, audited_task, labels_in
+    from graphxai.chemistry.audit import HEAD, GroupEvidence, audited_task, labels_in
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
 
@@ -93,27 +88,9 @@ def audit(
             audited.save(options.out)
         else:
             write_fragments(audited.frame, options.out, opened.dialect, settings.excel_safe)
-    _print(audited)
-    echo(model_line(context, loaded))
-    echo_left_out(summed.reasons, summed.rejected)
-    echo(f"{audited.headline}; all groups: {options.out}")
-
-
-def _print(audited: "Audit") -> None:
-    """Print the groups with the strongest evidence."""
-    rows: list[tuple[str, ...]] = [
-        (
-            row.name,
-            str(row.objects),
-            f"{row.share:+z.2f}",
-            f"{row.predicted:z.2f}",
-            f"{row.labelled:z.2f}",
-            f"{row.p_holm:.2g}",
-            row.verdict,
-        )
-        for row in audited.frame.head(ROWS).itertuples()
-    ]
-    heads = ("molecules", "share", "predicted", "labelled", "p (Holm)", "verdict")
-    looks: dict[str, Any] = {"group": {"overflow": "fold"}} | {name: {} for name in heads}
+    looks: dict[str, Any] = {key: {} for key in HEAD} | {HEAD[0]: {"overflow": "fold"}}
     title = f"{audited.title}, relevance for {audited.target}"
-    print_table(looks, rows, title=title, title_justify="left")
+    print_table(looks, audited.cells(), title=title, title_justify="left")
+    tell(model_line(context, loaded))
+    echo_left_out(summed.reasons, summed.rejected)
+    tell(f"{audited.headline}; all groups: {options.out}")

@@ -18,9 +18,10 @@ from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.device import users_default_device
 from graphxai.wrapping.ties import shared_ties
 
-from .batches import WrappedBatch
+from .batches import WrappedBatch, is_real
 from .calling import (
     Forward,
+    answer_of,
     as_outputs,
     attributes_read,
     call_with_graphs,
@@ -29,7 +30,7 @@ from .calling import (
     without_fused_attention,
 )
 from .heterogeneous import SCHEMA, as_typed
-from .lookups import Hook
+from .lookups import Hook, codes_of
 from .reading import Tokens
 
 
@@ -46,6 +47,8 @@ class CallSettings:
     features: tuple[str, ...] = ()
     rules: tuple[CustomRule, ...] = ()
     has_gradients: bool = True  # an estimator that is no network has none
+    one_at_a_time: bool = False
+    zeroes_nodes: bool = False  # where all are hidden, although they could be removed
     wrt: tuple[str, ...] = ("x",)  # the inputs that get relevance unless the caller names others
 
     def rules_with(self, rules: Rules) -> Rules:
@@ -91,12 +94,13 @@ class CallSettings:
             graphs = batch.graphs.clone().apply(converted)
             if replaces_x:
                 assert rows is not None
-                graphs.x = rows.clone()  # a model may write over its input
+                # a model may write over its input
+                graphs.x = rows.clone() if is_real(graphs.x) else codes_of(rows, graphs.x)
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
             with without_fused_attention(module), shared_ties(module), users_default_device():
                 names = None if self.forward else attributes_read(module)
-                answer = run_graphs(module, inputs)
+                answer = answer_of(run_graphs, module, inputs)
             return as_outputs(answer, size, columns, graphs, names)
         x = rows if replaces_x else batch.dense
         assert x is not None
@@ -104,7 +108,7 @@ class CallSettings:
         run_tokens = self.forward or call_with_tokens
         x = x.clone() if replaces_x else converted(x.clone())
         with without_fused_attention(module), shared_ties(module), users_default_device():
-            answer = run_tokens(module, Tokens(x, mask))
+            answer = answer_of(run_tokens, module, Tokens(x, mask))
         return as_outputs(answer, size, columns)
 
     @contextmanager

@@ -1,12 +1,13 @@
 """Run passes of graphs, or of rows of tokens, through a model one at a time."""
 
-import warnings
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
+
+from graphxai.runtime.notices import warn
 
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
@@ -75,9 +76,10 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
     """
     if is_about_nodes(graph):
         return tokens.new_zeros(1, model.config.num_outputs * len(nodes_asked(graph)))
-    if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
-        return output
-    warn_of_zeroed_nodes(model)
+    if not model.settings.zeroes_nodes:
+        if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
+            return output
+        warn_of_zeroed_nodes(model)
     zeros = tokens.new_zeros(1, int(graph.num_nodes or 0) + 1, tokens.shape[1])
     return model.encode(zeros, model.collate([graph]))
 
@@ -141,14 +143,14 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
         batch = model.collate(graphs)
         rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
         output: Tensor = model.pass_on(rows, batch)[:1]
-    except (RuntimeError, ValueError, IndexError):
+    except Exception:  # a model may raise anything that its code divides by, asserts or looks up
         return None
     return output if bool(torch.isfinite(output).all()) else None
 
 
 def warn_of_zeroed_nodes(model: Wrapped) -> None:
     """Warn that nodes were set to zero because the output of an empty graph is not finite."""
-    warnings.warn(
+    warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes. Where all"
         " nodes were to be hidden, they were set to zero instead.",
         stacklevel=5,
@@ -157,7 +159,7 @@ def warn_of_zeroed_nodes(model: Wrapped) -> None:
 
 def warn_of_undefined_empty(model: Wrapped) -> None:
     """Warn that the output of graphs without nodes is not finite."""
-    warnings.warn(
+    warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"
         " that need it, such as curves with the operator 'delete', are NaN: use 'mask' or 'zero'.",
         stacklevel=5,

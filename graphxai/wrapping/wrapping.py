@@ -29,6 +29,9 @@ class ReadingOptions(TypedDict, total=False):
     transform: Callable[[Data], Data] | None
     features: Sequence[str]
     molecule_features: Any
+    extra_features: Any
+    one_at_a_time: bool
+    empty: Literal["no nodes", "zeros"]
 
 
 @with_keywords
@@ -52,7 +55,7 @@ def wrap(
     A model of chemprop 2 (`chemprop.models.MPNN`) says itself what its outputs are and what it
     reads. It takes SMILES, and a list of such models is an ensemble. Of the arguments it takes
     `tasks` or `task` and `classes`, `featurize` for a `MolGraph` featurizer other than chemprop's
-    own sets, `molecule_features` and `name`.
+    own sets, `molecule_features`, `extra_features` and `name`.
 
     A fitted estimator with scikit-learn's methods, such as a forest on fingerprints, takes SMILES.
     `featurize` computes the features of an RDKit molecule, and may be left out if the estimator
@@ -89,6 +92,11 @@ def wrap(
         transform: recomputes the structure of a graph after the operator `delete` has removed
             nodes.
         features: the names of the columns of `x`.
+        one_at_a_time: whether `forward` takes one graph and returns its outputs (C,) or (1, C).
+            Otherwise graphs share a pass.
+        empty: what a graph is where all its nodes are hidden: a graph with "no nodes", or one
+            whose nodes are "zeros". It is the latter anyway if the model has no finite output for
+            a graph without nodes. The ledger says which.
         rules: rules of your own for LRP and its variants, which precede those built in. A key is
             an operation, such as `torch.ops.aten.softplus`, or a class of modules. A rule is a
             function `rule(x, operation) -> y`. It computes what the operation or module computes
@@ -97,6 +105,8 @@ def wrap(
         molecule_features: for a chemprop model that reads features of whole molecules, how they
             are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
             of an RDKit molecule, or several of these.
+        extra_features: for a chemprop model that reads further features of atoms or bonds, as for
+            `load`.
         name: the name of the model in results, by default that of its class.
 
     Raises:
@@ -107,20 +117,27 @@ def wrap(
     own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
     featurize, transform = reading.get("featurize"), reading.get("transform")
     features, molecule_features = reading.get("features", ()), reading.get("molecule_features", ())
+    extra = reading.get("extra_features")
+    if (empty := reading.get("empty", "no nodes")) not in ("no nodes", "zeros"):
+        raise ValueError(f"empty must be 'no nodes' or 'zeros', not {empty!r}.")
     only_for_networks = {
         "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
         "transform": transform, "features": features, "rules": rules,
+        "one_at_a_time": reading.get("one_at_a_time"), "empty": empty == "zeros",
     }  # fmt: skip
     if is_chemprop(model):
         _refuse(only_for_networks, "a chemprop model")
         return wrap_chemprop(
-            model, own_tasks, task, _class_names(classes), featurize, molecule_features, name
+            model, own_tasks, task, _class_names(classes), featurize, molecule_features, extra, name
         )
     if is_estimator(model):
-        _refuse(only_for_networks | {"molecule_features": molecule_features}, "an estimator")
+        further = {"molecule_features": molecule_features, "extra_features": extra}
+        _refuse(only_for_networks | further, "an estimator")
         return wrap_estimator(model, own_tasks, task, _class_names(classes), featurize, name)
-    if molecule_features:
-        raise ValueError("molecule_features are for models of chemprop: leave them out.")
+    if molecule_features or extra:
+        raise ValueError(
+            "molecule_features and extra_features are for models of chemprop: leave them out."
+        )
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
     _check_inputs(inputs, featurize, graph_token)
@@ -137,6 +154,7 @@ def wrap(
     settings = CallSettings(
         names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
         tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
+        one_at_a_time=reading.get("one_at_a_time", False), zeroes_nodes=empty == "zeros",
     )  # fmt: skip
     return WrappedModel(module, config, settings, name or type(module).__name__)
 
