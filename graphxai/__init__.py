@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.api import pairs as pairs
     from graphxai.api import predict as predict
     from graphxai.api import pretrained_models as pretrained_models
+    from graphxai.chemistry.audit import Audit as Audit
+    from graphxai.chemistry.audit import audit as audit
     from graphxai.chemistry.changed_molecules import Counterfactual as Counterfactual
     from graphxai.chemistry.changed_molecules import (
         ProfileCounterfactual as ProfileCounterfactual,

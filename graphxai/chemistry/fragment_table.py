@@ -26,7 +26,7 @@ COLUMNS = (
     *("molecules", "count", "examples"),
 )
 EXAMPLES = 3
-BY_STRUCTURE = ("brics",)  # schemes whose fragments are identified by SMILES, not by name
+BY_STRUCTURE = ("brics", "components")  # schemes whose fragments are known by SMILES
 WAYS = 1000  # ways to write one fragment; beyond this, rare ones are dropped
 
 
@@ -143,10 +143,18 @@ class FragmentTable:
         self._seen: set[int] = set()
         self._explained: tuple[str, str, str] | None = None
 
-    def add(self, explanation: Explanation | Fragments) -> None:
+    def add(self, explanation: Explanation | Fragments, example: str = "") -> dict[str, float]:
         """Add the fragments of one molecule, unless the same molecule was added before.
 
-        How its SMILES is written makes no difference.
+        How its SMILES is written makes no difference. Each graph that is no molecule is added.
+
+        Args:
+            explanation: explanation of the molecule, or its fragments.
+            example: what the molecule is called among the examples, by default its SMILES.
+
+        Returns:
+            The summed relevance of each fragment, by what identifies it in `by_key`. It is empty if
+            the same molecule was added before.
 
         Raises:
             ValueError: for another method, target or scheme than before, because their sums do not
@@ -164,31 +172,40 @@ class FragmentTable:
                 f" {self._explained} and was given {explained}. Set the target when you explain."
             )
         self._explained = explained
-        # 64 bits: in a million molecules, the probability that any two collide is 3e-8
-        written = Chem.MolToSmiles(explanation.molecule).encode()
-        compound = int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "big")
-        if compound in self._seen:
-            return
-        self._seen.add(compound)
+        molecule = explanation.molecule
+        if molecule is not None:
+            # 64 bits: in a million molecules, the probability that any two collide is 3e-8
+            written = Chem.MolToSmiles(molecule).encode()
+            compound = int.from_bytes(hashlib.blake2b(written, digest_size=8).digest(), "big")
+            if compound in self._seen:
+                return {}
+            self._seen.add(compound)
         inside: dict[str, list[tuple[float, int]]] = {}
         for part in parts:
             by_structure = parts.scheme in BY_STRUCTURE or part.name == "scaffold"
-            key = part.smiles if by_structure else part.name
+            key = part.smiles if by_structure and part.smiles else part.name
             inside.setdefault(key, []).append((part.relevance, len(part.atoms)))
             self._tallies.setdefault(key, Tally()).written((part.name, part.smiles))
+        example = example or explanation.smiles or ""
         for key, occurrences in inside.items():
-            self._tallies[key].add(occurrences, self.molecules, explanation.smiles or "")
+            self._tallies[key].add(occurrences, self.molecules, example)
         self.molecules += 1
+        return {key: math.fsum(value for value, _ in each) for key, each in inside.items()}
 
     def to_frame(self, *, minimum: int = 1) -> "pd.DataFrame":
         """Return the table of all fragments that occur in at least `minimum` molecules."""
+        return self.by_key(minimum).reset_index(drop=True)
+
+    def by_key(self, minimum: int = 1) -> "pd.DataFrame":
+        """Return the table of `to_frame`, with what identifies each fragment as its index."""
         import pandas as pd
 
-        rows = [t.row for t in self._tallies.values() if t.molecules >= minimum]
-        frame = pd.DataFrame(rows, columns=list(COLUMNS))
+        tallies = {key: t for key, t in self._tallies.items() if t.molecules >= minimum}
+        rows = [tally.row for tally in tallies.values()]
+        frame = pd.DataFrame(rows, index=list(tallies), columns=list(COLUMNS))
         shared = frame.name.duplicated(keep=False)  # one name, bound in several ways
         frame.loc[shared, "name"] += " " + frame.smiles[shared]
-        frame = frame.sort_values(["mean", "smiles"], ascending=[False, True], ignore_index=True)
+        frame = frame.sort_values(["mean", "smiles"], ascending=[False, True])
         frame.attrs["molecules"] = self.molecules
         return frame
 

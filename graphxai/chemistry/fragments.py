@@ -11,7 +11,7 @@ all atoms and bonds. The Shapley values of parts add up to what all atoms change
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -241,7 +241,7 @@ def fragments(
             functional groups; "components", the molecules of a mixture; or SMARTS patterns, as a
             list or as {name: SMARTS}. A graph that is no molecule is divided into "communities" of
             largest modularity (Clauset 2004), connected "components", or your parts {name: numbers
-            of nodes}.
+            of nodes}, which may also be tokens of a text.
         method: "sum" adds the relevance of atoms and bonds; "shapley" asks the model.
         model: the model explained, for "shapley"; a bundled model need not be passed.
         graph: the graph that was explained, for "shapley". It is needed where the molecule alone
@@ -268,7 +268,7 @@ def fragments(
     if method not in get_args(FragmentMethod):
         raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
     mol = explanation.molecule
-    if mol is None and explanation.drawn is not None:
+    if mol is None and (explanation.drawn is not None or isinstance(scheme, Mapping)):
         name, divided = parts_of_graph(explanation.drawn, len(explanation), scheme)
     else:
         mol = explanation.atoms(NO_MOLECULE)

@@ -140,7 +140,9 @@ SCHEME_TITLES = {
 }
 
 
-def parts_of_graph(graph: "PlainGraph", count: int, scheme: Scheme) -> tuple[str, list[Part]]:
+def parts_of_graph(
+    graph: "PlainGraph | None", count: int, scheme: Scheme
+) -> tuple[str, list[Part]]:
     """Return the scheme's name and the parts of a graph of `count` nodes that is no molecule.
 
     Raises:
@@ -150,7 +152,7 @@ def parts_of_graph(graph: "PlainGraph", count: int, scheme: Scheme) -> tuple[str
 
     if isinstance(scheme, Mapping):
         return "parts", _named_parts(scheme, count)
-    if not isinstance(scheme, str) or scheme not in GRAPH_SCHEMES:
+    if graph is None or not isinstance(scheme, str) or scheme not in GRAPH_SCHEMES:
         raise ValueError(
             f"{scheme!r} divides molecules: a graph is divided by 'communities', 'components', or"
             " your parts, as {name: numbers of nodes}."

@@ -1,5 +1,6 @@
 """The commands `graphxai fragments` and `graphxai changes`: what the parts of molecules do."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import Fragments
     from graphxai.explainers import Explainer
     from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
@@ -109,16 +111,12 @@ def fragments(
     if kind == "image":
         raise ValueError("fragments are parts of molecules: give a SMILES or a table.")
     refuse_inapplicable(context, kind)
-    if options.scheme not in SCHEMES:
-        raise typer.BadParameter(
-            f"--scheme is one of {', '.join(SCHEMES)}, not {options.scheme!r}."
-        )
+    division = division_of(options)
     from graphxai.datasets.labels import with_unit
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
 
     require_out(options.out, source, FRAMES)
-    division = _patterns(options.smarts) if options.smarts else options.scheme
     loaded = load_with_warning(options.model, reading=options)
     share_imports()
     minimum = 1 if kind == "smiles" else options.minimum
@@ -126,12 +124,12 @@ def fragments(
         if kind == "smiles":
             summed = _of_molecule(loaded, source, options.method, division, settings.target)
         else:
-            summed = _sum_over_rows(loaded, source, options, division, settings)
+            summed = sum_over_rows(loaded, source, options, division, settings)
     if summed.last is None:
         why = summed.reasons[0] if summed.reasons else "the table has no rows"
         raise ValueError(f"no molecule in {source} can be explained: {why}")
     frame = summed.table.to_frame(minimum=minimum)
-    _write(frame, options.out, summed.dialect, settings.excel_safe)
+    write_fragments(frame, options.out, summed.dialect, settings.excel_safe)
     explanation = summed.last
     subject = with_unit(explanation.subject, explanation.unit)
     plus = "" if explanation.unsigned else "+"
@@ -149,7 +147,7 @@ def fragments(
 
 
 @dataclass(frozen=True)
-class _SummedFragments:
+class SummedFragments:
     """Fragments summed over the rows of a table.
 
     Attributes:
@@ -176,14 +174,24 @@ def _divided(method: str, model: "Model") -> "tuple[Explainer, dict[str, Any]]":
     return get_explainer(method), {}
 
 
-def _sum_over_rows(
+def sum_over_rows(
     model: "Model",
     source: str,
     options: FragmentOptions,
     division: "str | dict[str, str]",
     settings: FragmentSettings,
-) -> _SummedFragments:
-    """Explain the rows of a table, and sum relevance over their fragments."""
+    further: "Callable[[Fragments, int], object] | None" = None,
+) -> SummedFragments:
+    """Explain the rows of a table, and sum relevance over their fragments.
+
+    Args:
+        model: the model.
+        source: the table.
+        options, settings: how rows are explained.
+        division: how molecules are divided, see `fragments`.
+        further: what takes the fragments and the number of each row, instead of a table of
+            fragments.
+    """
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import fragments as divide
     from graphxai.tables.batches import ExplainedRow
@@ -193,15 +201,15 @@ def _sum_over_rows(
     reasons: list[str] = []
     opened, limit = show_table(source, settings.smiles_column), options.limit
     total = opened.count() if limit is None else min(limit, opened.count())
-    explainer, further = _divided(options.method, model)
+    explainer, valued = _divided(options.method, model)
     explained = explain_rows(model, source, explainer, settings=settings)
     with closing(explained) as rows, progress_bar("explaining", total) as advance:
         for row in islice(rows, limit):
             why = str(row)
             if isinstance(row, ExplainedRow):
                 try:
-                    parts = divide(row.explanation, division, **further)
-                    table.add(parts)
+                    parts = divide(row.explanation, division, **valued)
+                    table.add(parts) if further is None else further(parts, row.row)
                     last, why = parts.explanation, ""
                 except Exception as error:  # RDKit raises errors of any type
                     why = f"row {row.row}: cannot be divided: {error}"
@@ -209,12 +217,12 @@ def _sum_over_rows(
                 rejected += 1
                 reasons += [why][: SHOWN_REASONS - len(reasons)]
             advance(1)
-    return _SummedFragments(table, last, rejected, reasons, opened.dialect)
+    return SummedFragments(table, last, rejected, reasons, opened.dialect)
 
 
 def _of_molecule(
     model: "Model", smiles: str, method: str, division: "str | dict[str, str]", target: str | None
-) -> _SummedFragments:
+) -> SummedFragments:
     """Explain one molecule, and sum relevance over its fragments."""
     from graphxai.api import explain
     from graphxai.chemistry.fragment_table import FragmentTable
@@ -224,10 +232,10 @@ def _of_molecule(
     parts = divide(explain(model, smiles, explainer, target=target), division, **further)
     table = FragmentTable(division)
     table.add(parts)
-    return _SummedFragments(table, parts.explanation, 0, [])
+    return SummedFragments(table, parts.explanation, 0, [])
 
 
-def _write(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool) -> None:
+def write_fragments(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool) -> None:
     """Write the fragments in the format of the file's suffix, with six digits in text."""
     import pandas as pd
 
@@ -249,15 +257,22 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _patterns(texts: list[str]) -> dict[str, str]:
-    """Read the SMARTS patterns by name, which ends at the first colon."""
+def division_of(options: FragmentOptions) -> str | dict[str, str]:
+    """Return how molecules are divided: a scheme, or the SMARTS patterns by name.
+
+    The name of a pattern ends at the first colon.
+    """
+    if options.scheme not in SCHEMES:
+        raise typer.BadParameter(
+            f"--scheme is one of {', '.join(SCHEMES)}, not {options.scheme!r}."
+        )
     named = {}
-    for text in texts:
+    for text in options.smarts or ():
         name, colon, smarts = text.partition(":")
         if not colon or not name.strip() or not smarts.strip():
             raise typer.BadParameter(f"--smarts {text!r}: write NAME:SMARTS.")
         named[name.strip()] = smarts.strip()
-    return named
+    return named or options.scheme
 
 
 def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:

@@ -15,6 +15,7 @@ from typer.main import get_command
 from graphxai.runtime.version import VERSION
 
 from .answers import INVOCATION, SCHEMA_FILE, print_document, with_shared_options, without_dashes
+from .audit import audit
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
@@ -190,6 +191,7 @@ COMMANDS = (
     benchmark,
     report,
     fragments,
+    audit,
     counterfactuals,
     changes,
     open_app,

@@ -48,6 +48,7 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
     },
     "report": {"table": ["molecules.csv"]},
     "fragments": {"table": ["molecules.csv"]},
+    "audit": {"table": ["molecules.csv"]},
     "changes": {"table": ["molecules.csv"]},
     "examples": {},  # its argument is a folder to write
     "counterfactuals": {
@@ -199,6 +200,7 @@ LINES = {
     },
     "report": {"table": ["two.csv --workers 1 --detailed 0"]},
     "fragments": {"smiles": ["CCO"], "table": ["two.csv --workers 1 --minimum 1"]},
+    "audit": {"table": ["two.csv --measured-column y --workers 1 --minimum 1"]},
     "changes": {
         "table": ["two.csv --measured-column y", "two.csv --measured-column y --core c1ccccc1"]
     },

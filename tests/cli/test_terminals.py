@@ -33,6 +33,7 @@ COMMANDS = {
     "benchmark": ("toy", TABLE, "--limit", 2, "--steps", 2, "--methods", "lrp,gae"),
     "report": (TABLE, *MODEL, "--name-column", STRANGE, "--detailed", 1),
     "fragments": (TABLE, *MODEL),
+    "audit": (TABLE, *MODEL, "--measured-column", "y", "--threshold", 2, "--minimum", 1),
     "counterfactuals": (TABLE, *MODEL, "--towards", "active", "-n", 1, "--out", "changed.sdf"),
     "changes": (TABLE, "--measured-column", "y"),
     "train": ("learned.csv", "--target-column", STRANGE, "--out", "run", *TRAINING),
