@@ -14,7 +14,7 @@ from graphxai.runtime.options import as_in, option
 from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out, print_table, typed_command
+from .terminal import echo, echo_left_out, print_table, tell, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
 MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
@@ -70,6 +70,13 @@ class BenchmarkOptions:
     label_column: str | None = option(
         None, "Column with the true class, as name or number.", ("checkpoint",), names_kind=False
     )
+    truths: str | None = option(
+        None,
+        "Column with the true atoms (numbers from 0, separated by spaces), or attribute of graphs"
+        " with the true nodes.",
+        ("checkpoint",),
+        names_kind=False,
+    )
     data: Path | None = option(
         None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "ogb", "rules")
     )
@@ -105,6 +112,7 @@ class BenchmarkOptions:
             "smiles_column": self.smiles_column,
             "label_column": self.label_column,
             "task": self.task,
+            "truths": self.truths,
         }
 
 
@@ -141,6 +149,8 @@ def benchmark(
     `graphxai benchmark bace --methods all --workers 4`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark runs/mine test.csv --truths true_atoms --metrics auac,roc_auc`
 
     `graphxai benchmark runs/graphs my-graphs --methods lrp,gae,occlusion`
 
@@ -255,6 +265,7 @@ def _measure(
         workers=options.workers,
         device=options.device,
         refit=refit,
+        truths=graphs.truths or None,
     )
     return loaded, graphs, report
 
@@ -297,11 +308,11 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
                 seed=options.seed,
                 progress=sys.stderr.isatty(),
             )
-            echo(f"done: {name}")
+            tell(f"done: {name}")
     text = tables(folder, rules)
     write_whole(folder / "summary.md", text)
     echo(text.partition("###")[0])
-    echo(f"written: {folder / 'summary.md'}")
+    tell(f"written: {folder / 'summary.md'}")
 
 
 def _listed(values: list[str] | None, default: str) -> Any:
@@ -319,6 +330,6 @@ def _print(report: Any, folder: Path) -> None:
     rows = ((report.labelled(str(name)), *row) for name, row in frame[shown].iterrows())
     print_table(columns, rows, title=f"graphs: {frame.attrs['n']}")
     for method, failed in report.failures.items():
-        echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
+        tell(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}")
     echo_left_out((f"{key}: {why}" for key, why in report.rejected), len(report.rejected), "")
-    echo(f"written: {folder / 'summary.md'}")
+    tell(f"written: {folder / 'summary.md'}")

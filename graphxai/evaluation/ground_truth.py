@@ -260,12 +260,13 @@ def _prepare(
         if isinstance(item, Exception):
             notes[graph] = f"left out: {item}"
             continue
-        _check_fit(item, truth, graph)
+        check_fit(item, truth, graph)
         prepared.append((graph, item))
     return prepared, notes
 
 
-def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
+def check_fit(item: Input, truth: NDArray[Any], graph: int | str) -> None:
+    """Raise ValueError unless a truth has an entry for each node, or each pixel, of its graph."""
     if truth.ndim == 1:
         expected: tuple[int, ...] = (item.num_nodes,)
     elif item.segments is None:
@@ -276,13 +277,19 @@ def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
         raise ValueError(f"graph {graph}: truth has shape {truth.shape}, expected {expected}.")
 
 
-def _scores(
-    explanation: Explanation, truth: NDArray[Any], graph: int, top: Sequence[int]
-) -> dict[str, float]:
+def comparable_relevance(explanation: Explanation, truth: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the relevance of nodes (N,), or of pixels (H, W) for a truth about pixels."""
     relevance = np.asarray(explanation.relevance, dtype=np.float64)
     if truth.ndim == 2:
         assert explanation.segments is not None
-        relevance = relevance[explanation.segments]  # (N,) -> (H, W)
+        relevance = relevance[explanation.segments]
+    return relevance
+
+
+def _scores(
+    explanation: Explanation, truth: NDArray[Any], graph: int, top: Sequence[int]
+) -> dict[str, float]:
+    relevance = comparable_relevance(explanation, truth)
     try:
         return {name: score(relevance, truth) for name, score in metrics_for(truth, top).items()}
     except ValueError as error:

@@ -10,7 +10,6 @@ order of summation, so the pass runs on a copy of the model in double precision.
 not run, because the model's code fixes the data type, the model itself is explained.
 """
 
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from graphxai.engine.positive.context import RelevancePass, relevance_pass
 from graphxai.engine.request import NodeLayout, PassRequest
 from graphxai.engine.session import pass_by_positive_rules
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
+from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
@@ -191,7 +191,7 @@ def transformer_attribution(
     def attribute(double: ExplainableModel) -> Attribution:
         traced = attention_gradients(double, batch, target, copy_of=model)
         if important is not None and traced.layers.heads_apart:
-            warnings.warn(
+            warn(
                 f"{_name_of(double)} computes the heads of a layer one after another, each with"
                 " its own softmax: relevance of an excluded head is not passed to the other heads."
                 " Compute the heads of a layer in one softmax.",
