@@ -339,6 +339,8 @@ def choose_metrics(
 
 def _chosen(given: "str | Callable[..., float]") -> Metric:
     """Return a metric by its name, or that of a function."""
+    if not (isinstance(given, str) or callable(given)):
+        raise TypeError(f"a metric is a name or a function, not {type(given).__name__}.")
     if not isinstance(given, str):
         made = _of_function(given, True, "a function of the user")
         registered = known_metric(made.name)

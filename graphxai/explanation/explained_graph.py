@@ -284,7 +284,9 @@ class ExplainedGraph:
         output = f"output {ledger.output:+z.2f} {self.unit}".rstrip()
         if ledger.change is None:
             return minus_signs(f"{self.title} · {output} = {shares}")
-        empty = f"{ledger.without_nodes:+z.2f} without {self.node_word}"
+        empty = f"{ledger.output - ledger.change:+z.2f} without {self.node_word}"
+        if ledger.without_nodes is None:
+            empty = empty.replace("without", "with zeros for")
         changed = f"{ledger.change:+z.2f} from adding them"
         return minus_signs(f"{output} = {empty}, {changed}\n{self.title}: {shares}")
 
@@ -364,14 +366,17 @@ def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
     meanings = {
         "without nodes": f"what the model says about a graph without any {node}s",
+        "zeroed nodes": f"what the model says about the graph if all its {node}s are zeros",
         "change": f"what all {node}s together change in that",
         "centrality": f"the {node}s' share that comes from their number of {links}",
         "graph token": f"an extra node beside the {node}s, from which the model reads its answer",
         "biases": f"the model's constants, which belong to no {node}",
         "unexplained": "what the method cannot assign, which under LRP is only rounding",
     }
-    if ledger.without_nodes is None:
-        del meanings["without nodes"], meanings["change"]
+    absent = {"without nodes": ledger.without_nodes, "zeroed nodes": ledger.zeroed_nodes}
+    for term, value in (absent | {"change": ledger.change}).items():
+        if value is None:
+            del meanings[term]
     if ledger.centrality is None:
         del meanings["centrality"]
     return meanings
