@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch_geometric.data import Data
+from typer.main import get_command
 
 from graphxai.cli import main as cli
 from graphxai.datasets.graph_folders import save_graphs
@@ -41,8 +42,9 @@ COMMANDS = {
     "models": (),
     "methods": (),
     "demo": (),
+    "app": ("--no-browser",),
 }
-PRINT_ALONE = ("predict", "models", "methods")  # commands that write no file
+PRINT_ALONE = ("predict", "models", "methods", "app")  # commands that write no file
 
 
 class AnyCodePage(io.TextIOWrapper):
@@ -98,12 +100,13 @@ def files_after(command, folder, monkeypatch, out, err=None):
 
 @pytest.fixture
 def quick(monkeypatch, small_networks, small_figures):
-    """Train small networks, draw small figures, and let the demonstration explain molecules alone.
+    """Train small networks, draw small figures, explain molecules alone in the demo, serve nothing.
 
     What a run says of its seconds is no result, and stands still.
     """
     for name in ("_every_model", "_digits"):
         monkeypatch.setattr(f"graphxai.cli.demo.{name}", lambda *_: [])
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: None)
     monkeypatch.setattr("graphxai.evaluation.measure.perf_counter", lambda: 0.0)
     monkeypatch.setattr("time.process_time", lambda: 0.0)
 
@@ -118,6 +121,10 @@ def test_files_are_the_same_to_the_byte_on_every_terminal(command, tmp_path, mon
     assert command in PRINT_ALONE or expected
     for files in others:
         assert files == expected
+
+
+def test_every_command_is_tried():
+    assert {name.split()[0] for name in COMMANDS} == {*get_command(cli.app).commands}
 
 
 def test_what_a_code_page_lacks_is_escaped(tmp_path, monkeypatch):
