@@ -71,7 +71,7 @@ def measured(
 ) -> str:
     """Return the table of a report for the true classes."""
     report = gx.evaluate(model, inputs, METHODS, labels=labels, metrics=metrics, **options)
-    frame = report.table().assign(passes=report.passes())
+    frame = report.table(costs=True)
     lines = [f"| method | {' | '.join(frame.columns)} |", "|---" * (len(frame.columns) + 1) + "|"]
     lines += [f"| `{name}` | {' | '.join(row)} |" for name, row in frame.iterrows()]
     return "\n".join(lines)

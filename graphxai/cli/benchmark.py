@@ -322,13 +322,9 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
-    from graphxai.evaluation.output import milliseconds
-
     for line in report.robustness_sentences():
         echo(line)
-    frame = report.table()
-    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
-    frame["passes"] = report.passes()
+    frame = report.table(costs=True)
     shown: list[str] = [*list(frame.columns)[:-2][:2], "ms", "passes"]
     columns: dict[str, Any] = {"method": {"no_wrap": True}} | {name: {} for name in shown}
     rows = ((report.labelled(str(name)), *row) for name, row in frame[shown].iterrows())

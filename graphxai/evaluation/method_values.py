@@ -102,7 +102,7 @@ class MethodValues:
 
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{escape(line)}</p>" for line in self.robustness_sentences())
-        return said + self.table().rename(index=self.labelled).to_html()
+        return said + self.table(costs=True).rename(index=self.labelled).to_html()
 
     @property
     def robustness(self) -> "dict[str, Robustness]":
@@ -280,10 +280,15 @@ class MethodValues:
         others = [pair for pair in combinations(values, 2) if best not in pair]
         return compare_pairs(values, pairs, others=others)
 
-    def table(self, operator: str | None = None) -> "pd.DataFrame":
+    def table(self, operator: str | None = None, *, costs: bool = False) -> "pd.DataFrame":
         """Return a table of mean [95 % interval], with a row per method and a column per metric.
 
         Its `attrs` hold the number of graphs n. If a cell is based on fewer graphs, it says so.
+
+        Args:
+            operator: how nodes were removed, by default the first operator of the report.
+            costs: whether to add the columns "ms", the mean time of one explanation of graphs that
+                share passes, and "passes".
         """
         import pandas as pd
 
@@ -297,6 +302,10 @@ class MethodValues:
                 name: str(i) + (f" (n = {i.n})" if 0 < i.n < total else "")
                 for name, i in intervals.items()
             }
+        if costs:
+            times = {name: 1000 * time for name, time in self.seconds().items()}
+            cells["ms"] = {name: "" if np.isnan(t) else f"{t:.2f}" for name, t in times.items()}
+            cells["passes"] = self.passes()
         frame = pd.DataFrame(cells, index=list(self.methods))
         frame.index.name = "method"
         frame.attrs["n"] = total

@@ -125,10 +125,8 @@ def _robustness(report: MethodValues) -> list[str]:
 
 
 def _table(report: MethodValues, operator: str) -> list[str]:
-    frame = report.table(operator)
+    frame = report.table(operator, costs=True)
     lines = []
-    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
-    frame["passes"] = report.passes()
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]

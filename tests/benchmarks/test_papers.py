@@ -63,7 +63,7 @@ def test_text_has_the_columns_of_ali_and_song(tmp_path, tiny, capsys):
     table = tmp_path / "dev.tsv"
     table.write_text(f"sentence\tlabel\n{REVIEW}\t1\nnot a joy at all\t0\n")
     head, _, *rows = printed(capsys, "text", f"{tiny}:words", table)
-    assert head == "| method | auac | au_mse | aopc | lodds | passes |"
+    assert head == "| method | auac | au_mse | aopc | lodds | ms | passes |"
     assert {row.split("`")[1] for row in rows} == {*papers.METHODS, "random"}
     assert any("1 forward, 1 backward" in row for row in rows)
 
@@ -92,7 +92,7 @@ def test_images_have_positive_and_negative_perturbation(tmp_path, tiny, capsys):
         pixels = np.random.default_rng(len(name)).integers(0, 255, (16, 16, 3), dtype=np.uint8)
         image.fromarray(pixels).save(folder / "one.png")
     head, _, *rows = printed(capsys, "images", f"{tiny}:pictures", tmp_path / "val")
-    assert head == "| method | positive_perturbation | negative_perturbation | passes |"
+    assert head == "| method | positive_perturbation | negative_perturbation | ms | passes |"
     assert len(rows) == len(papers.METHODS) + 1
 
 

@@ -146,8 +146,11 @@ def train_bace(
         "summary": summary({ACTIVITY: scores[ACTIVITY]}),
         "split": json.loads(parts.to_json()),
     }
-    of_run = {each.name: getattr(settings, each.name) for each in fields(RunSettings)}
-    card = _card(metadata, parts, molecules, TableSettings(split=parts.kind, **of_run))
+    of_run: dict[str, Any] = {
+        each.name: getattr(settings, each.name) for each in fields(RunSettings)
+    }
+    written = TableSettings(**of_run | {"split": parts.kind})
+    card = _card(metadata, parts, molecules, written)
     set_standardisation(model, STANDARDISED)
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     train, valid, test = (
