@@ -57,7 +57,9 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
     from graphxai.evaluation.game import Game as Game
     from graphxai.evaluation.game import game as game
+    from graphxai.evaluation.model_check import ModelCheck as ModelCheck
     from graphxai.evaluation.report import Report as Report
+    from graphxai.evaluation.testing import check as check
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
     from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer

@@ -183,9 +183,9 @@ def check_level(context: typer.Context, model: "Model", level: float) -> None:
     Raises ValueError unless the level lies between 0 and 1.
     """
     from graphxai.contract.intervals import require_level
-    from graphxai.explanation.compute.models import conformal_of
+    from graphxai.explanation.compute.models import tasks_with_range
 
-    if was_given(context, "level") and not conformal_of(model):
+    if was_given(context, "level") and not tasks_with_range(model):
         tell(
             f"model {model.origin.name!r} has no intervals: they are made from its errors on"
             " molecules held out in training, which are not stored with it (`graphxai train` stores"

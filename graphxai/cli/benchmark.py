@@ -20,6 +20,7 @@ NAMED = ("bace", "mnist-superpixels")
 MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
 METHODS = ",".join(MEASURED_METHODS)
 RULES = "indole,halogen,logp"
+OF_LAYERS = 20  # graphs whose relevance is summed at every layer
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,26 @@ def benchmark(
         examples = examples_svg(loaded, graphs.inputs, first)
         if examples is not None:
             write_whole(folder / "examples.svg", examples)
+        _save_layers(loaded, list(graphs.inputs.values())[:OF_LAYERS], folder)
         _print(report, folder)
+
+
+def _save_layers(model: Any, inputs: list[Any], folder: Path) -> None:
+    """Write how much relevance there is at every layer, where the layers can be told."""
+    from graphxai.evaluation import layer_sums
+    from graphxai.explanation.files import write_csv
+    from graphxai.runtime.writing import atomic_write
+    from graphxai.visualization.curves import layers_figure
+
+    try:
+        sums = layer_sums(model, inputs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        echo(f"no figure of the layers: {error}")
+        return
+    write_csv(sums, folder / "layers.csv", index=False)
+    for suffix in ("png", "svg"):
+        with atomic_write(folder / f"layers.{suffix}", "wb") as file:
+            layers_figure(sums).savefig(file, format=suffix, dpi=160)
 
 
 def _measure(

@@ -194,12 +194,13 @@ def explain(
             for name in methods
         ]
         answer(explanations=[explanation.to_dict() for explanation in explanations])
+        if options.out is not None:
+            _save(explanations, Path(options.out), drawing)
         for explanation in explanations:
             print_explanation(explanation)
         print_glossary(explanations)
     tell(model_line(context, model))
     if kind in ("smiles", "image") and options.out is not None:
-        _save(explanations, Path(options.out), drawing)
         tell(f"written: {options.out}")
         answer(files=[options.out])
 
@@ -226,7 +227,7 @@ def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
         is_drawn = out.suffix.lower() in (*PICTURES, ".html")
         explanations[0].save(out, **options if is_drawn else {})
         return
-    from graphxai.explanation.explanations import side_by_side
+    from graphxai.explanation.comparison import side_by_side
 
     side_by_side(explanations, **options).save(out)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
 
-SCHEMES = ("brics", "scaffold", "rings", "groups")
+SCHEMES = ("brics", "scaffold", "rings", "groups", "components")
 SHAPLEY = "shapley"  # besides the names of explainers
 ROWS = 8  # of the table that are printed from each end
 
@@ -55,7 +55,7 @@ class FragmentOptions:
     """How molecules are divided and explained, and which fragments are written."""
 
     scheme: str = option(
-        "brics", "How to divide molecules: brics, scaffold, rings or groups.", ALWAYS
+        "brics", "How to divide molecules: brics, scaffold, rings, groups or components.", ALWAYS
     )
     smarts: list[str] | None = option(
         None, "Your own pattern instead, as NAME:SMARTS; repeat for more.", ALWAYS

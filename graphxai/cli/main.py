@@ -31,7 +31,13 @@ from .stopping import (
     is_resumable,
     leave_at_once,
 )
-from .terminal import printable, tell
+from .terminal import (
+    escape_what_cannot_be_shown,
+    going_on_unheard,
+    printable,
+    silence,
+    tell,
+)
 from .train import train
 
 _FORMAT = warnings.formatwarning
@@ -224,6 +230,7 @@ def main(*, at_once: bool = False) -> None:
     # Importing makes half a million objects that stay. Looking for garbage among them every 700
     # objects takes a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
+    escape_what_cannot_be_shown()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     # --debug may be anywhere on the line
@@ -243,13 +250,15 @@ def main(*, at_once: bool = False) -> None:
             _answer(int(stop.code or 0), arguments)
             raise
         finally:
-            INVOCATION.stack.close()
+            with going_on_unheard():
+                INVOCATION.stack.close()
 
 
 def _answer(status: int, arguments: list[str]) -> None:
     """Print the JSON document, if one is wanted: also where the arguments could not be read."""
     if INVOCATION.json or (INVOCATION.error and "--json" in arguments):
-        print_document(status)
+        with going_on_unheard():
+            print_document(status)
 
 
 def _stopped(termination: Termination, arguments: list[str]) -> int:
@@ -273,7 +282,8 @@ def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
         if termination.stopped or stop.code == INTERRUPTED:
             raise KeyboardInterrupt from None
         raise
-    except BrokenPipeError:
+    except BrokenPipeError:  # of a table, or of a page of help
+        silence(sys.stdout)
         raise SystemExit(1) from None
     except Exception as error:
         if termination.stopped:  # such as a worker process that was stopped, too

@@ -15,7 +15,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 
 from .answers import INVOCATION
-from .terminal import echo, print_table, printable, tell
+from .terminal import echo, print_table, printable, show, tell
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
@@ -134,7 +134,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
         between = len(widths) if compact else 3 * len(widths) + 1
         if sum(widths) + between <= console.width:
             columns = [Column(no_wrap=True) for _ in widths]
-            console.print(_table(title, cells, columns, compact))
+            show(console, _table(title, cells, columns, compact))
             return True
     values = [[row[0], *(cell.partition(" (")[0] for cell in row[1:])] for row in whole]
     names, *numbers = zip(*values, strict=True)
@@ -142,7 +142,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
     left = console.width - sum(widths) - len(widths)
     widths.insert(0, max(SHORTEST_NAME, min(left, max(map(len, names)))))
     columns = [Column(width=width, overflow="fold") for width in widths]
-    console.print(_table(title, values, columns, compact=True))
+    show(console, _table(title, values, columns, compact=True))
     return False
 
 

@@ -1,11 +1,18 @@
-"""Text for the terminal, without control characters that someone may have put into it."""
+"""Text for any terminal, without control characters that someone may have put into it.
 
+What a code page cannot show is escaped. When the reader of a pipe has gone, a command goes on in
+silence, because files are still to be written. Only a table that is itself the output ends it.
+"""
+
+import io
 import logging
+import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,12 +20,39 @@ from graphxai.runtime.notices import LOGGER
 
 from .answers import INVOCATION
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 SHOWN_REASONS = 10  # rows left out that are named one by one
 
 
 def printable(text: str) -> str:
     """Replace control and format characters by question marks, except spaces and line ends."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Let standard output and errors escape what their code page lacks, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def going_on_unheard(*, err: bool = False) -> Iterator[None]:
+    """Print within the block, and print to nobody from then on if the reader has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence(sys.stderr if err else sys.stdout)
+
+
+def silence(stream: Any) -> None:
+    """Discard what is written to a stream, and what it still holds."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def typed_command() -> str:
@@ -39,7 +73,8 @@ def echo(text: object, **style: Any) -> None:
     if INVOCATION.streams_a_file:
         tell(text)
     elif not INVOCATION.json:
-        typer.secho(printable(str(text)), **style)
+        with going_on_unheard():
+            typer.secho(printable(str(text)), file=sys.stdout, **style)
 
 
 def tell(text: object, level: int = logging.INFO) -> None:
@@ -51,7 +86,8 @@ def tell(text: object, level: int = logging.INFO) -> None:
     words = printable(str(text))
     LOGGER.log(level, words)
     if level >= logging.WARNING or not INVOCATION.quiet:
-        typer.secho(words, err=True)
+        with going_on_unheard(err=True):
+            typer.secho(words, file=sys.stderr)
 
 
 def print_table(
@@ -106,7 +142,7 @@ def print_table(
             table.add_section()
         else:
             table.add_row(*map(text, row))
-    console.print(table)
+    show(console, table, err=as_words)
 
 
 def _narrow_widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
@@ -126,6 +162,14 @@ def _narrow_widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
     return widths
 
 
+def show(console: "Console", table: "Table", *, err: bool = False) -> None:
+    """Print a table of rich's on standard output, or on standard error."""
+    with console.capture() as text:
+        console.print(table)
+    with going_on_unheard(err=err):
+        typer.echo(text.get(), file=sys.stderr if err else sys.stdout, nl=False)
+
+
 def echo_left_out(reasons: Iterable[str], count: int, what: str = " rows") -> None:
     """Print the first reasons why rows were left out, and how many more there are."""
     INVOCATION.rejected += count
@@ -137,8 +181,17 @@ def echo_left_out(reasons: Iterable[str], count: int, what: str = " rows") -> No
 
 
 class PrintableOutput:
-    """Standard output as a file, to which only printable text is written."""
+    """Standard output as a file for a table, to which only printable text is written.
+
+    A table that is redirected is UTF-8 on every system, as a table in a file is.
+    """
 
     def write(self, text: str) -> None:
         """Write to standard output, without a mark for Excel."""
-        sys.stdout.write(printable(text.removeprefix("\ufeff")))
+        text = printable(text.removeprefix("\ufeff"))
+        if sys.stdout.isatty() or not hasattr(sys.stdout, "buffer"):
+            sys.stdout.write(text)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()

@@ -179,7 +179,7 @@ def train(
     --precision bf16-mixed`
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first of several processes speaks for all
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if source in NAMED:
         refuse_inapplicable(context, source)
         with _exclusive(out), naming_data_option():

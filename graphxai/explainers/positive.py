@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
@@ -39,6 +40,7 @@ from .registry import register
 from .traits import Traits
 
 CONTRIBUTING = "contributing"  # what a large score means
+MEASURE_AGAIN = "Measure them again: head_statistics(model, inputs)."
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,6 +285,11 @@ class MaskedLrp(Explainer):
         statistics: what the model's heads look at in a data set (see `head_statistics`), or a
             folder with a `heads.json`. If it is None, the statistics in the checkpoint are used. If
             the checkpoint has none, each graph is measured by itself, by distances and bonds.
+        heads: the head mask (L, H) to use in place of statistics, as `HeadStatistics.mask` returns
+            it: 0 passes nothing on, 1 and 2 let a head count as one or both kinds.
+
+    Raises:
+        ValueError: both are given, or the mask is not (L, H) or does not fit the model.
     """
 
     name = "masked_lrp"
@@ -294,14 +301,24 @@ class MaskedLrp(Explainer):
         needs_gradients=True,
     )
 
-    def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
+    def __init__(
+        self, statistics: HeadStatistics | str | Path | None = None, heads: ArrayLike | None = None
+    ) -> None:
         if isinstance(statistics, str | Path):
             statistics = HeadStatistics.load(statistics)
-        self.statistics = statistics
+        self.statistics, self.heads = statistics, None if heads is None else np.asarray(heads)
+        if self.heads is not None and (statistics is not None or self.heads.ndim != 2):
+            raise ValueError(
+                f"heads is a mask (layers, heads), given without statistics; it has shape"
+                f" {self.heads.shape}."
+            )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         statistics = self.statistics or stored_statistics(model)
-        if statistics is None:
+        if self.heads is not None:
+            _check_shape("the mask is", self.heads.shape, model)
+            kinds = (self.heads > 0)[None], (self.heads > 1)[None]
+        elif statistics is None:
             kinds = count(model, batch).important()
         else:
             _check_fit(statistics, model)
@@ -321,17 +338,21 @@ def stored_statistics(model: Any) -> HeadStatistics | None:
 
 def _check_fit(statistics: HeadStatistics, model: Any) -> None:
     """Raise ValueError if the statistics belong to another model."""
-    config, digest = model.config, model.origin.sha256
-    layers, heads = statistics.distances.shape[:2]
-    of_model = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
-    if (layers, heads) != of_model:
-        raise ValueError(
-            f"the statistics are for {layers} layers with {heads} heads; the model has"
-            f" {of_model[0]} with {of_model[1]}. Measure them again:"
-            " head_statistics(model, inputs)."
-        )
+    digest = model.origin.sha256
+    _check_shape("the statistics are", statistics.distances.shape[:2], model)
     if statistics.sha256 and digest and statistics.sha256 != digest:
+        raise ValueError(f"the statistics were measured on other weights. {MEASURE_AGAIN}")
+
+
+def _check_shape(what: str, shape: tuple[int, ...], model: Any) -> None:
+    """Raise ValueError if the model has other numbers of layers and heads than these (L, H)."""
+    layers, heads = shape
+    of_model = (
+        getattr(model.config, "num_layers", layers),
+        getattr(model.config, "num_heads", heads),
+    )
+    if shape != of_model:
         raise ValueError(
-            "the statistics were measured on other weights. Measure them again:"
-            " head_statistics(model, inputs)."
+            f"{what} for {layers} layers with {heads} heads; the model has"
+            f" {of_model[0]} with {of_model[1]}. {MEASURE_AGAIN}"
         )

@@ -185,6 +185,22 @@ class ExplainedGraph:
         return bonds
 
     @property
+    def relevance_with_edges(self) -> NDArray[np.floating]:
+        """The relevance of each node (N,) with half of that of every edge at it.
+
+        Where edges were explained, a sum of these over some nodes has the edges among them as a
+        whole, and shares each edge that leaves them. The sum over all nodes is that of the nodes
+        and edges. Without explained edges it is `relevance`.
+        """
+        edges, ends = self.relevance_of.get("edge_attr"), self.graph.get("edge_index")
+        if edges is None or ends is None:
+            return self.relevance
+        total = self.relevance.astype(np.float64)
+        for end in ends:
+            np.add.at(total, end, edges / 2)
+        return total
+
+    @property
     def equivalent(self) -> list[tuple[int, ...]]:
         """The groups of atoms that differ only by the resonance form that is drawn.
 

@@ -125,7 +125,7 @@ def explain_on_ray(
     columns = [structures] if named is None else [structures, named]
     files = files_of(table, columns)
     rows = sum(piece.rows for piece in files)
-    description = _description(batch, table, files, columns)
+    description = _description(batch, table, files, columns) | {"versions": versions()}
     nearness: Counter[str] = Counter()
     with ExitStack() as stack:
         if results.is_local:

@@ -33,7 +33,7 @@ from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explanation.compute.models import Model, standardisation_of, versions
 from graphxai.explanation.compute.predicting import set_nearness
 from graphxai.explanation.files import require_pyarrow
 from graphxai.runtime.options import accepts
@@ -322,4 +322,5 @@ def _description(
         "level": None if settings.level == LEVEL else settings.level,
         "excel_safe": settings.excel_safe or None,
         "standardise": standardisation_of(model),
+        "versions": versions(),
     }

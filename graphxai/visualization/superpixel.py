@@ -88,7 +88,7 @@ def superpixel_row_svg(
     scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
-    legend: Sequence[str] = ("against", "for"),
+    legend: Sequence[str] | Mapping[str, Sequence[str]] = ("against", "for"),
     unsigned: Mapping[str, str] = {},
     size: float = 220,
     palette: str = "red-blue",
@@ -102,7 +102,8 @@ def superpixel_row_svg(
         scale: the colours of all methods, with one bar below the row unless only some methods have
             a sign. If it is not given, each method has a separate scale and bar.
         title, subtitle: plain text above the row.
-        legend: the words at the negative and the positive end of a colour bar.
+        legend: the words at the negative and the positive end of a colour bar, which may differ
+            from method to method.
         unsigned: for each method without a sign, the word at the end of its colour bar, which
             starts at zero.
         size: the height of a panel in pixels.
@@ -118,7 +119,8 @@ def superpixel_row_svg(
         replace(scale or Scale.fit(array, palette=palette), one_sided=name in unsigned)
         for name, array in values.items()
     ]
-    legends = [("", unsigned[name]) if name in unsigned else legend for name in values]
+    words = legend if isinstance(legend, Mapping) else dict.fromkeys(values, legend)
+    legends = [("", unsigned[name]) if name in unsigned else words[name] for name in values]
     one_bar = scale is not None and len({*zip(scales, map(tuple, legends), strict=True)}) == 1
     panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
     panels += [
@@ -140,9 +142,9 @@ def superpixel_row_svg(
         parts.append(_color_bar(scales[0], 0, y, width, legends[0], values=every))
     else:
         bars = zip(values.values(), scales, legends, strict=True)
-        for position, (array, method_scale, words) in enumerate(bars):
+        for position, (array, method_scale, ends) in enumerate(bars):
             x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
-            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, words, values=array))
+            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, ends, values=array))
     return document(
         width,
         y + (BAR_ROOM if values else MARGIN - _BELOW),

@@ -18,7 +18,7 @@ from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.device import users_default_device
 from graphxai.wrapping.ties import shared_ties
 
-from .batches import WrappedBatch
+from .batches import WrappedBatch, is_real
 from .calling import (
     Forward,
     as_outputs,
@@ -29,7 +29,7 @@ from .calling import (
     without_fused_attention,
 )
 from .heterogeneous import SCHEMA, as_typed
-from .lookups import Hook
+from .lookups import Hook, codes_of
 from .reading import Tokens
 
 
@@ -91,7 +91,8 @@ class CallSettings:
             graphs = batch.graphs.clone().apply(converted)
             if replaces_x:
                 assert rows is not None
-                graphs.x = rows.clone()  # a model may write over its input
+                # a model may write over its input
+                graphs.x = rows.clone() if is_real(graphs.x) else codes_of(rows, graphs.x)
             run_graphs = self.forward or call_with_graphs
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
             with without_fused_attention(module), shared_ties(module), users_default_device():

@@ -17,12 +17,15 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
+from graphxai.engine.fused import uncompiled
 from graphxai.engine.recording import is_recording
 from graphxai.engine.request import OneGraphAtATime
 
 from .batches import WrappedBatch
+from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
 from .lookups import (
     NodePlaces,
+    codes_carry_no_gradient,
     embeddings_in,
     is_unclear,
     joined,
@@ -93,6 +96,8 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
     Raises:
         ValueError: a named embedding is not called exactly once, or does not hold the nodes.
     """
+    if model.settings.embedding == (LOOK_UPS,):
+        return _rows_by_operation(model, batch)
     calls: list[tuple[str, Any]] = []
 
     def keep(name: str, args: tuple[Any, ...], output: Any) -> None:
@@ -125,6 +130,40 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
     return joined(rows)
 
 
+def _rows_by_operation(model: Wrapped, batch: WrappedBatch) -> Tensor:
+    """Return all that operations look up by the codes of each node in a pass (n, W)."""
+    assert batch.graphs is not None
+    rows = RowsByCell(batch.graphs.x, model.lookups.columns)
+    with uncompiled(model.running), CodeLookUps(batch.graphs.x, model.running, rows):
+        model.call_module(None, batch, batch.mask)
+    return rows.kept()
+
+
+def outputs_of_rows(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> Tensor:
+    """Return the outputs (B, C) of a pass that looks up other rows (n, W) or (B, S, W).
+
+    Raises:
+        ValueError: the pass did not look up all of the rows.
+    """
+    if model.settings.embedding != (LOOK_UPS,):
+        replaced = ReplacedRows(model, rows, batch)
+        with model.settings.hooking_embedding(model.running, replaced):
+            outputs = model.call_module(rows, batch, shown)
+        if model.settings.embedding:
+            replaced.check()
+        return outputs
+    assert batch.graphs is not None
+    by_cell = RowsByCell(batch.graphs.x, model.lookups.columns, rows)
+    with uncompiled(model.running), CodeLookUps(batch.graphs.x, model.running, by_cell):
+        outputs = model.call_module(rows, batch, shown)
+    if not by_cell.served():
+        raise ValueError(
+            f"{type(model.module).__name__} looked up the codes of x in one pass, not in another:"
+            " name a module that returns a row per node with wrap(..., embedding=...)."
+        )
+    return outputs
+
+
 def _find_forms(model: Wrapped, batch: WrappedBatch) -> None:
     """Find the form of each embedding's output in a pass of a graph with two nodes or more."""
     with suppress(Exception):
@@ -138,24 +177,40 @@ def _find_forms(model: Wrapped, batch: WrappedBatch) -> None:
 
 
 def choose_embedding(model: Wrapped, data: Data) -> None:
-    """Choose all look-up tables that return the nodes, or raise InputError if there are none."""
+    """Choose all look-up tables that return the nodes, or else all look-ups by codes of nodes.
+
+    Without either, methods that only remove nodes explain the model.
+    """
     names: set[str] = set()
     batch = model.collate([data]).to(model.device)
+    assert batch.graphs is not None
+    rows, in_tables = RowsByCell(batch.graphs.x, {}), 0
+    look_ups = CodeLookUps(batch.graphs.x, model.running, rows)
 
     def judge(name: str, args: tuple[Any, ...], output: Any) -> None:
-        if looks_up_nodes(args[0] if args else None, output, batch):
+        nonlocal in_tables
+        codes = args[0] if args else None
+        if not look_ups.is_computed(codes) and looks_up_nodes(codes, output, batch):
             names.add(name)
+            in_tables += look_ups.cells_of(codes) is not None
 
     tables = embeddings_in(model.module)
     settings = replace(model.settings, embedding=tables)
-    with evaluating(model), torch.no_grad(), settings.hooking_embedding(model.running, judge):
-        model.call_module(None, batch, batch.mask)
+    try:
+        with (
+            evaluating(model), torch.no_grad(), settings.hooking_embedding(model.running, judge),
+            uncompiled(model.running), look_ups,
+        ):  # fmt: skip
+            model.call_module(None, batch, batch.mask)
+    except RuntimeError as error:  # such as a product of whole numbers and weights
+        if tables:
+            raise
+        raise InputError(codes_carry_no_gradient(data.x)) from error
+    if rows.calls > in_tables:
+        model.settings = replace(model.settings, embedding=(LOOK_UPS,))
+        return
     if not names:
-        raise InputError(
-            f"x has {data.x.dtype} values, which cannot carry gradients, and none of the"
-            f" embeddings ({', '.join(tables)}) returns a row per node: name the module that"
-            " does with wrap(..., embedding=...)."
-        )
+        return
     model.lookups.chosen = frozenset(names)
     model.settings = replace(
         model.settings, embedding=tuple(name for name in tables if name in names)

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from graphxai.contract.inputs import InputError
+from graphxai.engine.recording import is_recording
+
 from .batches import WrappedBatch
 
 Hook = Callable[[str, tuple[Any, ...], Any], Any]  # takes a module's name, arguments and output
@@ -134,12 +137,14 @@ class LookupForms:
     Args:
         dense: by name, whether an embedding returned (B, S, ...) and not (n, ...).
         aligned: by name, where the nodes are in (B, S, ...), or None if that cannot be told.
+        columns: where the look-ups by codes stand in the rows of nodes.
         chosen: the look-up tables that were chosen because nobody named any.
         in_parts: whether a table looked up the nodes of several graphs in parts.
     """
 
     dense: dict[str, bool] = field(default_factory=dict)
     aligned: dict[str, NodePlaces | None] = field(default_factory=dict)
+    columns: dict[tuple[str, int, int], range] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
     in_parts: bool = False
 
@@ -158,8 +163,34 @@ class LookupForms:
 def may_look_up_rows(module: nn.Module, graph: Any) -> bool:
     """Return whether a module may look up rows of a graph's `x`, unless these are real numbers."""
     x = getattr(graph, "x", None)
-    rows_of_numbers = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
+    if not isinstance(x, Tensor) or x.dtype in CODES:
+        return isinstance(x, Tensor)
+    rows_of_numbers = x.dim() == 2 and x.is_floating_point()
     return not rows_of_numbers and bool(embeddings_in(module))
+
+
+CODES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+def codes_of(rows: Tensor, x: Tensor) -> Tensor:
+    """Return the codes `x`, if they are what a pass is to read, or raise InputError.
+
+    Methods that only remove nodes need no other rows. The model looks up nothing that could be
+    replaced.
+    """
+    if rows.requires_grad or is_recording() or not torch.equal(rows, x.flatten(1).to(rows)):
+        raise InputError(codes_carry_no_gradient(x))
+    return x.clone()
+
+
+def codes_carry_no_gradient(x: Tensor) -> str:
+    """Say that nothing is looked up by codes `x`, and what to do."""
+    return (
+        f"x has {x.dtype} values, which cannot carry gradients, and nothing is looked up by them"
+        " alone: pass x.float() if they are numbers, name the module that returns a row per node"
+        " with wrap(..., embedding=...), or take a method that only removes nodes, such as"
+        " occlusion."
+    )
 
 
 def embeddings_in(module: nn.Module) -> tuple[str, ...]:

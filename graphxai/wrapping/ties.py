@@ -44,6 +44,7 @@ ORDERS: dict[Any, tuple[int, int | None]] = {
     **dict.fromkeys(POSITIONS - SORTS, (1, None)),
 }
 
+CHOICE = "chooses among entries that are equal"  # of the warning
 _without_choices: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
@@ -58,6 +59,11 @@ def shared_ties(module: nn.Module) -> Iterator[None]:
         yield
     if not mode.chooses:
         _without_choices.add(module)
+
+
+def orders_entries(module: nn.Module) -> bool:
+    """Return whether passes so far have put entries in an order, or have taken extremes."""
+    return module not in _without_choices
 
 
 class _TieMode(TorchFunctionMode):
@@ -123,7 +129,7 @@ class _TieMode(TorchFunctionMode):
                 self._tied[id(value)] = value
             elif value.requires_grad:
                 warn(
-                    f"{self.name} chooses among entries that are equal, by the indices of a maximum"
+                    f"{self.name} {CHOICE}, by the indices of a maximum"
                     " or of an order: relevance goes to the entry that it took, and none to the"
                     " others.",
                     stacklevel=4,

@@ -28,12 +28,12 @@ from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes
 
 from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
-from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens
+from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
 from .call_settings import CallSettings, WrappedConfig
 from .calling import attributes_read, takes_batch_vector, takes_padding_mask
 from .chosen import is_about_nodes
 from .describing import described_pass
-from .embedding import ReplacedRows, embedded_rows
+from .embedding import embedded_rows, outputs_of_rows
 from .heterogeneous import OF_TYPES, SCHEMA
 from .lookups import LookupForms
 from .model_checks import ModelChecks
@@ -231,6 +231,7 @@ class WrappedModel(ShownModel, ModuleView):
             rows = embedded_rows(self, batch)
         elif batch.graphs is not None:
             rows = batch.graphs.x
+            rows = rows if is_real(rows) else rows.flatten(1)  # codes
         else:
             assert batch.dense is not None
             rows = batch.dense
@@ -355,12 +356,7 @@ class WrappedModel(ShownModel, ModuleView):
         """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""
 
         def call(rows: Tensor) -> Tensor:
-            replaced = ReplacedRows(self, rows, batch)
-            with self.settings.hooking_embedding(self.running, replaced):
-                outputs = self.call_module(rows, batch, shown)
-            if self.settings.embedding:
-                replaced.check()
-            return outputs
+            return outputs_of_rows(self, rows, batch, shown)
 
         return call
 
@@ -379,8 +375,14 @@ class WrappedModel(ShownModel, ModuleView):
             return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
         subgraphs = batch.without(shown, last, self.attributes_read())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
-        outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]
         hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
+        try:
+            with restoring_attributes(self.running):
+                outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]
+        except (RuntimeError, ValueError, IndexError) as error:
+            if isinstance(error, OneGraphAtATime) or bool(empty.any()):
+                raise
+            outputs = tokens.new_full((len(batch), self.config.num_outputs), torch.nan)
         if not bool(torch.isfinite(outputs[empty]).all()):
             warn_of_undefined_empty(self)
         if bool(torch.isfinite(outputs[hidden]).all()):
