@@ -33,7 +33,7 @@ FENCE = re.compile(
     r"^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-LANGUAGES = {"python", "sh", "snakemake", "text", "{eval-rst}"}
+LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 PLATFORM = "docs/howto/platform.md"
 CHEMPROP = "docs/howto/other-models.md"  # its blocks of chemprop stand under this heading:
 NEEDS_CHEMPROP = "A model of chemprop"
