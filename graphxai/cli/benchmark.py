@@ -70,6 +70,13 @@ class BenchmarkOptions:
     label_column: str | None = option(
         None, "Column with the true class, as name or number.", ("checkpoint",), names_kind=False
     )
+    truths: str | None = option(
+        None,
+        "Column with the true atoms (numbers from 0, separated by spaces), or attribute of graphs"
+        " with the true nodes.",
+        ("checkpoint",),
+        names_kind=False,
+    )
     data: Path | None = option(
         None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "ogb", "rules")
     )
@@ -105,6 +112,7 @@ class BenchmarkOptions:
             "smiles_column": self.smiles_column,
             "label_column": self.label_column,
             "task": self.task,
+            "truths": self.truths,
         }
 
 
@@ -141,6 +149,8 @@ def benchmark(
     `graphxai benchmark bace --methods all --workers 4`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark runs/mine test.csv --truths true_atoms --metrics auac,roc_auc`
 
     `graphxai benchmark runs/graphs my-graphs --methods lrp,gae,occlusion`
 
@@ -255,6 +265,7 @@ def _measure(
         workers=options.workers,
         device=options.device,
         refit=refit,
+        truths=graphs.truths or None,
     )
     return loaded, graphs, report
 
@@ -311,10 +322,14 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
+    from graphxai.evaluation.output import milliseconds
+
     for line in report.robustness_sentences():
         echo(line)
     frame = report.table()
-    shown: list[str] = list(frame.columns)[:2]
+    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
+    frame["passes"] = report.passes()
+    shown: list[str] = [*list(frame.columns)[:-2][:2], "ms", "passes"]
     columns: dict[str, Any] = {"method": {"no_wrap": True}} | {name: {} for name in shown}
     rows = ((report.labelled(str(name)), *row) for name, row in frame[shown].iterrows())
     print_table(columns, rows, title=f"graphs: {frame.attrs['n']}")

@@ -193,9 +193,9 @@ def explain(
             ).at(settings.level)
             for name in methods
         ]
-        answer(explanations=[explanation.to_dict() for explanation in explanations])
         if options.out is not None:
             _save(explanations, Path(options.out), drawing)
+        answer(explanations=[explanation.to_dict() for explanation in explanations])
         for explanation in explanations:
             print_explanation(explanation)
         print_glossary(explanations)

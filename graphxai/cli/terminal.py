@@ -142,7 +142,15 @@ def print_table(
             table.add_section()
         else:
             table.add_row(*map(text, row))
-    show(console, table, err=as_words)
+    show(console, table)
+
+
+def show(console: "Console", table: "Table") -> None:
+    """Print a table of rich's on the stream of its console."""
+    with console.capture() as text:
+        console.print(table)
+    with going_on_unheard(err=console.file is sys.stderr):
+        typer.echo(text.get(), file=console.file, nl=False)
 
 
 def _narrow_widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
@@ -160,14 +168,6 @@ def _narrow_widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
         more = min(spare, whole[place] - widths[place])
         widths[place], spare = widths[place] + more, spare - more
     return widths
-
-
-def show(console: "Console", table: "Table", *, err: bool = False) -> None:
-    """Print a table of rich's on standard output, or on standard error."""
-    with console.capture() as text:
-        console.print(table)
-    with going_on_unheard(err=err):
-        typer.echo(text.get(), file=sys.stderr if err else sys.stdout, nl=False)
 
 
 def echo_left_out(reasons: Iterable[str], count: int, what: str = " rows") -> None:

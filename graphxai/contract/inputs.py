@@ -248,6 +248,10 @@ def check_graph(data: "Data") -> None:
     check_one_graph(data.get("batch"))
     edges, features = data.edge_index, data.edge_attr
     if not isinstance(edges, torch.Tensor):
+        if isinstance(edges, np.ndarray | list | tuple):
+            raise InputError(
+                f"edge_index is a {type(edges).__name__}: pass torch.as_tensor(edge_index)."
+            )
         return
     whole = not (edges.is_floating_point() or edges.is_complex() or edges.dtype == torch.bool)
     if edges.dim() != 2 or len(edges) != 2 or not whole:

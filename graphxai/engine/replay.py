@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.engine.operations import PLUS_PRODUCT, PRODUCTS, operation
+from graphxai.engine.operations import PLUS_PRODUCT, PRODUCTS, operation, operation_kind
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
 from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
 from graphxai.engine.trace import (
@@ -108,7 +108,9 @@ class Replay:
             result = self.value(op.reads[0]).copy_(result)
         for ref, part in pair_refs(op.result, result):
             if part is not None:
-                self.now[ref.slot] = part
+                in_place = op.in_place or operation_kind(op.func).views
+                recorded = self.trace.memory.tensors[ref.slot]
+                self.now[ref.slot] = part if in_place else laid_out_like(part, recorded)
         return result
 
     def _result(self, op: Op) -> Any:
@@ -159,6 +161,19 @@ def out_of_place(func: Any) -> Any:
         if [str(argument.type) for argument in overload._schema.arguments] == wanted:
             return overload
     raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
+
+
+def laid_out_like(tensor: Tensor, recorded: Tensor) -> Tensor:
+    """Return a tensor with its axes in memory in the order of those of a recorded tensor.
+
+    A later view of the tensor may depend on it.
+    """
+    strided = tensor.layout == recorded.layout == torch.strided and not recorded.is_nested
+    if not strided or tensor.dim() != recorded.dim() or tensor.stride() == recorded.stride():
+        return tensor
+    order = sorted(range(tensor.dim()), key=recorded.stride, reverse=True)
+    places = [order.index(axis) for axis in range(tensor.dim())]
+    return tensor.permute(order).contiguous().permute(places)
 
 
 def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None) -> Any:

@@ -60,5 +60,5 @@ def generator_of_graph(seed: int, batch: Any, row: int) -> torch.Generator:
 
 def generator_of(seed: int, x: Tensor) -> torch.Generator:
     """Make a random generator that depends only on a seed and a graph's features x (n, F)."""
-    content = x.detach().cpu().contiguous().numpy().tobytes()
+    content = x.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()
     return torch.Generator().manual_seed(zlib.crc32(f"{seed} ".encode() + content))

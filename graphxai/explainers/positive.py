@@ -175,9 +175,18 @@ def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Ten
 
 
 def transformer_attribution(
-    model: ExplainableModel, batch: GraphBatch, target: Target, important: Tensor | None = None
+    model: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    important: Tensor | None = None,
+    *,
+    gradient: bool = True,
+    block: int | None = None,
 ) -> Attribution:
-    """Explain by Eq. 5, 10, 13 and 14, with all heads or only important ones (B or 1, K, L, H)."""
+    """Explain by Eq. 5, 10, 13 and 14, with all heads or only important ones (B or 1, K, L, H).
+
+    For `gradient` and `block`, see `TransformerAttribution`.
+    """
 
     def attribute(double: ExplainableModel) -> Attribution:
         traced = attention_gradients(double, batch, target, copy_of=model)
@@ -190,7 +199,13 @@ def transformer_attribution(
             )
         passed_back = pass_relevance_back(double, batch, target, CHEFER, important=important)
         row = first_row(model, batch, passed_back.tokens, "token")
-        scores = attention_rollout(traced.gradients, traced.layers.of(passed_back.attention), row)
+        factors = traced.gradients if gradient else traced.attention
+        relevance = traced.layers.of(passed_back.attention)
+        if block is not None:
+            if block > len(relevance):
+                raise ValueError(f"there is no block {block}: the model has {len(relevance)}.")
+            factors, relevance = [factors[-block]], [relevance[-block]]
+        scores = attention_rollout(factors, relevance, row)
         return in_model_precision(scores, batch, passed_back, model)
 
     return in_best_precision(model, attribute)
@@ -207,7 +222,16 @@ def in_model_precision(
 
 @register
 class TransformerAttribution(Explainer):
-    """The relevance of attention times its gradient, rolled out over the layers."""
+    """The relevance of attention times its gradient, rolled out over the layers.
+
+    Args:
+        gradient: if False, attention takes the place of its gradient in Eq. 13.
+        block: the only layer to use, without a rollout over the others, counted from 1 for the one
+            closest to the output. None uses all. Both are ablations of Chefer 2021b, table 3.
+
+    Raises:
+        ValueError: `block` is below 1, or the model has fewer layers.
+    """
 
     name = "transformer_attribution"
     title = "Transformer attribution"
@@ -218,8 +242,14 @@ class TransformerAttribution(Explainer):
         needs_gradients=True,
     )
 
+    def __init__(self, gradient: bool = True, block: int | None = None) -> None:
+        if block is not None and block < 1:
+            raise ValueError(f"block counts from 1, the block closest to the output, not {block}.")
+        self.gradient, self.block = gradient, block
+
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        return transformer_attribution(model, batch, target)
+        switches: dict[str, Any] = {"gradient": self.gradient, "block": self.block}
+        return transformer_attribution(model, batch, target, **switches)
 
 
 @register

@@ -65,6 +65,9 @@ class ExplainedGraph:
             for graphs with several types of nodes, and for molecules, as their features follow from
             `mol` or `smiles`. A molecule whose bonds were explained has `edge_index`.
         drawn: the edges and labels to draw a graph that is no molecule and no image.
+        is_sequence: whether the nodes are words, given by their numbers.
+        grid: rows and columns of the patches of an image, whose vectors were given from left to
+            right and from top to bottom. A square number of vectors counts as patches.
         provenance: the model, the hash of its checkpoint, the options and the versions.
 
     Raises:
@@ -97,6 +100,7 @@ class ExplainedGraph:
     graph: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: "PlainGraph | None" = None
     is_sequence: bool = False
+    grid: tuple[int, int] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,7 +217,7 @@ class ExplainedGraph:
     def has_picture(self) -> bool:
         """Whether there is a molecule, an image with segments, a graph or a sequence to draw."""
         pictured = any(x is not None for x in (self.molecule, self.segments, self.drawn))
-        return pictured or self.is_sequence
+        return pictured or self.is_sequence or self.grid is not None
 
     @property
     def contested(self) -> NDArray[np.bool_]:
@@ -280,7 +284,9 @@ class ExplainedGraph:
         output = f"output {ledger.output:+z.2f} {self.unit}".rstrip()
         if ledger.change is None:
             return minus_signs(f"{self.title} · {output} = {shares}")
-        empty = f"{ledger.without_nodes:+z.2f} without {self.node_word}"
+        empty = f"{ledger.output - ledger.change:+z.2f} without {self.node_word}"
+        if ledger.without_nodes is None:
+            empty = empty.replace("without", "with zeros for")
         changed = f"{ledger.change:+z.2f} from adding them"
         return minus_signs(f"{output} = {empty}, {changed}\n{self.title}: {shares}")
 
@@ -360,14 +366,17 @@ def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
     node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
     meanings = {
         "without nodes": f"what the model says about a graph without any {node}s",
+        "zeroed nodes": f"what the model says about the graph if all its {node}s are zeros",
         "change": f"what all {node}s together change in that",
         "centrality": f"the {node}s' share that comes from their number of {links}",
         "graph token": f"an extra node beside the {node}s, from which the model reads its answer",
         "biases": f"the model's constants, which belong to no {node}",
         "unexplained": "what the method cannot assign, which under LRP is only rounding",
     }
-    if ledger.without_nodes is None:
-        del meanings["without nodes"], meanings["change"]
+    absent = {"without nodes": ledger.without_nodes, "zeroed nodes": ledger.zeroed_nodes}
+    for term, value in (absent | {"change": ledger.change}).items():
+        if value is None:
+            del meanings[term]
     if ledger.centrality is None:
         del meanings["centrality"]
     return meanings

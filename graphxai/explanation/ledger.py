@@ -36,6 +36,9 @@ class Ledger:
             several, or of features that a user computes.
         without_nodes: the output of the graph without any nodes, or None if the model has no finite
             output there.
+        zeroed_nodes: if there is no such output, or it is not wanted (`wrap(..., empty="zeros")`),
+            the output of the graph whose nodes are all zeros, from which methods that remove nodes
+            start. It is None otherwise.
         average_node: with `baseline="mean"`, the relevance that the same number of average nodes
             would get. It is None with other baselines.
         others: by name, the further shares of a wrapped model. These are inputs beside the nodes'
@@ -54,11 +57,13 @@ class Ledger:
     average_node: float | None = None
     others: dict[str, float] = field(default_factory=dict, hash=False)
     node_parts: dict[str, float] = field(default_factory=dict, hash=False)
+    zeroed_nodes: float | None = None
 
     @property
     def change(self) -> float | None:
-        """What the nodes changed, which is the output minus `without_nodes`."""
-        return None if self.without_nodes is None else self.output - self.without_nodes
+        """What the nodes changed: the output minus `without_nodes`, or minus `zeroed_nodes`."""
+        start = self.zeroed_nodes if self.without_nodes is None else self.without_nodes
+        return None if start is None else self.output - start
 
     @property
     def total(self) -> float:
@@ -82,6 +87,7 @@ class Ledger:
         """
         figures = {
             "without_nodes": self.without_nodes,
+            "zeroed_nodes": self.zeroed_nodes,
             "change": self.change,
             "nodes": self.nodes,
             "nodes: centrality": self.centrality,
@@ -119,7 +125,7 @@ class Ledger:
         """Yield what the nodes changed, the output, and the shares, each followed by its parts."""
         figures = self.to_dict()
         del figures["total"]
-        for name in ("without_nodes", "change", "output"):
+        for name in ("without_nodes", "zeroed_nodes", "change", "output"):
             if name in figures:
                 yield name.replace("_", " "), figures.pop(name), 0
         yield "divided into shares:", None, 0

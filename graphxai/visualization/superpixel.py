@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, MARGIN, document, frame, heading, relevance_of, too_small
+from .frame import BAR_ROOM, DARK, MARGIN, document, frame, heading, relevance_of, too_small
 from .frame import color_bar as _color_bar
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
+
+FloatArray = NDArray[np.float64]
 
 _CAPTION = 24.0  # the space above a panel for its name, in pixels
 _GAP = 20.0  # the space between panels, in pixels
@@ -152,6 +154,57 @@ def superpixel_row_svg(
         title=title.strip() or "Superpixels coloured by relevance",
         description=_description(values, scales, subtitle, legends),
     )
+
+
+def patches_svg(
+    relevance: ArrayLike,
+    grid: tuple[int, int],
+    *,
+    image: ArrayLike | None = None,
+    **options: Any,
+) -> str:
+    """Draw the patches of an image as SVG on their grid, or upsampled to the image's pixels.
+
+    Args:
+        relevance: one number per patch (N,), from left to right and from top to bottom.
+        grid: the numbers of rows and columns of patches.
+        image: grey levels in [0, 1] (H, W), to which the patches are upsampled, and which is drawn
+            beside them.
+        options: those of `superpixel_svg`.
+
+    Raises:
+        ValueError: the numbers of patches and of cells differ, or a value is not finite.
+    """
+    values, (rows, columns) = finite(relevance), grid
+    if values.shape != (rows * columns,):
+        raise ValueError(f"a grid of {rows} x {columns} does not fit {values.size} patches.")
+    cells = np.arange(rows * columns).reshape(grid)
+    if image is None:
+        options.setdefault("show_image", False)
+        return superpixel_svg(np.zeros(grid), cells, values, **options)
+    height, width = np.asarray(image).shape[:2]
+    down, right = (np.arange(n) * of // n for n, of in ((height, rows), (width, columns)))
+    return superpixel_svg(image, cells[np.ix_(down, right)], values, **options)
+
+
+def upsampled(relevance: ArrayLike, grid: tuple[int, int], size: tuple[int, int]) -> FloatArray:
+    """Return the relevance of patches for each pixel (H, W), bilinear between their centres.
+
+    This is how Chefer 2021b makes a picture of a vision transformer's patches.
+
+    Args:
+        relevance: one number per patch (N,), from left to right and from top to bottom.
+        grid: the numbers of rows and columns of patches.
+        size: H and W.
+    """
+    values = finite(relevance).reshape(grid)
+    for axis, (wanted, cells) in enumerate(zip(size, grid, strict=True)):
+        at = ((np.arange(wanted) + 0.5) * cells / wanted - 0.5).clip(0, cells - 1)
+        low = np.floor(at).astype(int)
+        high, part = np.minimum(low + 1, cells - 1), at - low
+        part = part[:, None] if axis == 0 else part
+        values = values.take(low, axis) * (1 - part) + values.take(high, axis) * part
+    return values
 
 
 class _SuperpixelImage:
@@ -298,7 +351,6 @@ def _description(
 
 
 _LARGEST, _SMALLEST = 20.0, 8.0  # the limits of the font size, in pixels
-_DARK = 0.45  # below this luminance of the background, a token is white
 _PAD, _SPACE, _LINE = 0.3, 0.25, 1.9  # around a token, between tokens, and of a line, in font sizes
 
 
@@ -374,7 +426,7 @@ def _drawn(
     for text, value, color, light, (x, line, width) in tokens:
         y = top + line * _LINE * size
         fitted, font = fit_text(text, size, width - 2 * _PAD * size, smallest=_SMALLEST)
-        ink = "#ffffff" if light < _DARK else "#000000"
+        ink = "#ffffff" if light < DARK else "#000000"
         words = draw_text(fitted, x + width / 2, y + 1.2 * size, font, anchor="middle", color=ink)
         parts.append(
             f'<g class="token"><title>{escape(f"{text}: {scale.text(value)}")}</title>'

@@ -21,6 +21,7 @@ from graphxai.wrapping.ties import shared_ties
 from .batches import WrappedBatch, is_real
 from .calling import (
     Forward,
+    answer_of,
     as_outputs,
     attributes_read,
     call_with_graphs,
@@ -46,6 +47,8 @@ class CallSettings:
     features: tuple[str, ...] = ()
     rules: tuple[CustomRule, ...] = ()
     has_gradients: bool = True  # an estimator that is no network has none
+    one_at_a_time: bool = False
+    zeroes_nodes: bool = False  # where all are hidden, although they could be removed
     wrt: tuple[str, ...] = ("x",)  # the inputs that get relevance unless the caller names others
 
     def rules_with(self, rules: Rules) -> Rules:
@@ -97,7 +100,7 @@ class CallSettings:
             inputs = as_typed(graphs) if SCHEMA in graphs else graphs
             with without_fused_attention(module), shared_ties(module), users_default_device():
                 names = None if self.forward else attributes_read(module)
-                answer = run_graphs(module, inputs)
+                answer = answer_of(run_graphs, module, inputs)
             return as_outputs(answer, size, columns, graphs, names)
         x = rows if replaces_x else batch.dense
         assert x is not None
@@ -105,7 +108,7 @@ class CallSettings:
         run_tokens = self.forward or call_with_tokens
         x = x.clone() if replaces_x else converted(x.clone())
         with without_fused_attention(module), shared_ties(module), users_default_device():
-            answer = run_tokens(module, Tokens(x, mask))
+            answer = answer_of(run_tokens, module, Tokens(x, mask))
         return as_outputs(answer, size, columns)
 
     @contextmanager

@@ -12,8 +12,10 @@ from inspect import Parameter, signature
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Batch, HeteroData
 
 from graphxai.contract.inputs import EXPLAINED_NODE
@@ -31,7 +33,7 @@ from .reading import Tokens
 Forward = Callable[[nn.Module, Any], Tensor]
 
 UNNAMED = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
-WHOLE_BATCH = ("data", "batch", "graph", "graphs", "g", "batch_data", "inputs")
+WHOLE_BATCH = ("data", "batch", "graph", "graphs", "g", "batch_data", "batched_data", "inputs")
 OF_GRAPHS = ("batch", "ptr", "graph")  # in the names of arguments that say which graph is whose
 TRUE_AT_PADDING = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
 ONE_AT_TOKENS = ("attention_mask",)  # as in Hugging Face's models
@@ -99,6 +101,22 @@ def call_with_tokens(model: nn.Module, tokens: Tokens) -> Any:
     return model(tokens.x, **options)
 
 
+def answer_of(run: Forward, module: nn.Module, inputs: Any) -> Any:
+    """Return what a module answers.
+
+    Without gradients, PyTorch's encoder layers run in a kernel that fails under autocast. If it
+    does, they run as they do with gradients.
+    """
+    try:
+        return run(module, inputs)
+    except RuntimeError:
+        layers = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
+        if torch.is_grad_enabled() or not any(isinstance(m, layers) for m in module.modules()):
+            raise
+    with TorchFunctionMode():  # layers use no kernel while one is active
+        return run(module, inputs)
+
+
 @contextmanager
 def without_fused_attention(model: nn.Module) -> Iterator[None]:
     """If the block calls `flex_attention`, which hides its attention, say what to do."""
@@ -159,8 +177,8 @@ def as_outputs(
             " wrap(..., forward=...)."
         )
     outputs = answer[:, None] if answer.dim() == 1 and len(answer) == size else answer
-    if answer.dim() == 0 and size == 1:
-        outputs = answer.reshape(1, 1)
+    if size == 1 and answer.dim() < 2 and answer.numel() == columns:
+        outputs = answer.reshape(1, columns)  # of a graph by itself
     if graphs is not None:
         columns *= len(nodes_asked(graphs))
     if outputs.shape != (size, columns):
@@ -197,13 +215,22 @@ def module_named(model: nn.Module, name: str) -> nn.Module:
 def _parameters(model: nn.Module) -> list[Parameter]:
     """Return the named parameters of `forward`.
 
-    If `forward` only has `*args` or `**kwargs`, return those of the module's only child.
+    If `forward` only has `*args` or `**kwargs`, return those of the class that it extends, or else
+    of the module's only child.
     """
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     parameters = _all_parameters(model)
     named = [p for p in parameters if p.kind in kinds]
+    if not parameters or named:
+        return named
+    for base in type(model).__mro__[1:]:
+        forward = vars(base).get("forward")
+        if base is not nn.Module and forward is not None and type(model.forward) is MethodType:
+            extended = [p for p in _parameters_of(forward)[1:] if p.kind in kinds]
+            if extended:
+                return extended
     children = list(model.children())
-    return _parameters(children[0]) if parameters and not named and len(children) == 1 else named
+    return _parameters(children[0]) if len(children) == 1 else named
 
 
 def _all_parameters(model: nn.Module) -> list[Parameter]:

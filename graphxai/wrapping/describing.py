@@ -99,7 +99,7 @@ def pass_beside_empty(
         batch: the batch.
         shown (B, N): False at the tokens to hide.
     """
-    outputs_wanted = wanted_empty_outputs()
+    outputs_wanted = None if model.settings.zeroes_nodes else wanted_empty_outputs()
     if outputs_wanted is None or batch.graphs is None or batch.leaves or model.settings.embedding:
         return None
     if any(name in batch.graphs for name in (EXPLAINED_NODE, PAIR, SCHEMA)):

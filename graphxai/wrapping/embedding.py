@@ -202,7 +202,7 @@ def choose_embedding(model: Wrapped, data: Data) -> None:
             uncompiled(model.running), look_ups,
         ):  # fmt: skip
             model.call_module(None, batch, batch.mask)
-    except RuntimeError as error:  # such as a product of whole numbers and weights
+    except Exception as error:  # such as that of a product of whole numbers and weights
         if tables:
             raise
         raise InputError(codes_carry_no_gradient(data.x)) from error

@@ -187,7 +187,7 @@ def codes_carry_no_gradient(x: Tensor) -> str:
     """Say that nothing is looked up by codes `x`, and what to do."""
     return (
         f"x has {x.dtype} values, which cannot carry gradients, and nothing is looked up by them"
-        " alone: pass x.float() if they are numbers, name the module that returns a row per node"
+        " alone: pass x.float() if they are numbers, name the embedding layer"
         " with wrap(..., embedding=...), or take a method that only removes nodes, such as"
         " occlusion."
     )

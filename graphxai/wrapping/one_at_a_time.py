@@ -76,9 +76,10 @@ def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tens
     """
     if is_about_nodes(graph):
         return tokens.new_zeros(1, model.config.num_outputs * len(nodes_asked(graph)))
-    if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
-        return output
-    warn_of_zeroed_nodes(model)
+    if not model.settings.zeroes_nodes:
+        if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
+            return output
+        warn_of_zeroed_nodes(model)
     zeros = tokens.new_zeros(1, int(graph.num_nodes or 0) + 1, tokens.shape[1])
     return model.encode(zeros, model.collate([graph]))
 
@@ -142,7 +143,7 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
         batch = model.collate(graphs)
         rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
         output: Tensor = model.pass_on(rows, batch)[:1]
-    except (RuntimeError, ValueError, IndexError):
+    except Exception:  # a model may raise anything that its code divides by, asserts or looks up
         return None
     return output if bool(torch.isfinite(output).all()) else None
 

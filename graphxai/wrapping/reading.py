@@ -40,8 +40,12 @@ def read_graph(value: Any, categorical: bool) -> Input:
     """Check one PyG graph, or raise InputError if it is something else or has no usable `x`."""
     if not isinstance(value, Data):
         raise InputError(f"this model takes PyG Data, not {type(value).__name__}.")
-    x, nodes = value.x, value.num_nodes  # PyG looks both up at every call
-    if not isinstance(x, Tensor) or not nodes or not len(x):
+    x, nodes = value.x, value.num_nodes if len(value) else 0  # PyG looks both up at every call
+    if isinstance(x, np.ndarray | list):
+        raise InputError(f"x is a {type(x).__name__}: pass torch.as_tensor(x).")
+    if isinstance(x, Tensor) and x.is_nested:
+        raise InputError("x is a nested tensor: pass a row per node, as torch.stack makes of them.")
+    if not isinstance(x, Tensor) or not x.dim() or not nodes or not len(x):
         raise InputError(
             "the graph needs node features `x` and at least one node. If the model reads them under"
             " another name, store them as `x` and call the model with wrap(..., forward=...)."
@@ -54,6 +58,7 @@ def read_graph(value: Any, categorical: bool) -> Input:
         raise InputError(f"x has the shape {tuple(x.shape)}; it needs (N, F), a row per node.")
     value = _with_entries(value)
     check_graph(value)
+    value = without_batch_structure(value)
     if not categorical and not x.is_floating_point():
         raise InputError(
             f"x has {x.dtype} values, which cannot carry gradients: name the embedding layer"
@@ -65,6 +70,15 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:
         return Input(value)
     return Input(value, smiles)
+
+
+def without_batch_structure(graph: Data) -> Data:
+    """Return one graph without what a PyG batch says of its graphs, which a new batch says anew."""
+    stale = [key for key in ("batch", "ptr", "batch_size", "num_graphs") if key in graph]
+    copied = copy(graph) if stale else graph
+    for key in stale:
+        del copied[key]
+    return copied
 
 
 def _all_finite(values: Tensor) -> bool:
@@ -172,13 +186,42 @@ def _checked_graph(model: Wrapped, value: Any) -> Input:
     if isinstance(value, HeteroData):
         value = as_one_graph(value)
     may_look_up = bool(model.settings.embedding) or may_look_up_rows(model.module, value)
-    graph = read_graph(value, categorical=may_look_up)
+    names = model.attributes_read()
+    graph = read_graph(_without_unread(value, names), categorical=may_look_up)
     if not model.settings.embedding and not is_real(graph.data.x):
         choose_embedding(model, graph.data)
     reads_any = graph.data.get(PAIR) is not None and model.attributes_read() is None
     if reads_any and model.checks.ignores_pair(model, graph.data):
         raise InputError(PAIR_IS_IGNORED)
     return graph
+
+
+def _without_unread(graph: Any, names: set[str] | None) -> Any:
+    """Return a graph without the nested and sparse tensors that a model does not read.
+
+    Args:
+        graph: the graph.
+        names: the attributes that the model reads, or None for all.
+
+    Raises:
+        InputError: the model reads a nested tensor, which PyG cannot batch.
+    """
+    if not isinstance(graph, Data):
+        return graph
+    values = graph.to_dict().items()
+    others = {
+        key: x for key, x in values if isinstance(x, Tensor) and key not in ("x", "edge_index")
+    }
+    unread = {key for key in others if names is not None and key not in names}
+    if nested := [key for key in others if others[key].is_nested and key not in unread]:
+        raise InputError(f"{nested[0]} is a nested tensor: store it padded, with a mask.")
+    dropped = [
+        key for key in unread if others[key].is_nested or others[key].layout != torch.strided
+    ]
+    copied = copy(graph) if dropped else graph
+    for key in dropped:
+        del copied[key]
+    return copied
 
 
 def _tokens(model: Wrapped, value: Any) -> Input:

@@ -101,7 +101,7 @@ class WrappedModel(ShownModel, ModuleView):
         """Return whether an input cannot share a batch with others."""
         if self._checks.mixing is not None or self.settings.dense:
             return self._checks.mixing is not None
-        if has_matrices(data):
+        if self.settings.one_at_a_time or has_matrices(data):
             return True
         if self.settings.forward is not None or takes_batch_vector(self.module):
             return False
@@ -283,11 +283,13 @@ class WrappedModel(ShownModel, ModuleView):
         """
         if batch.graphs is not None and is_about_nodes(batch.graphs):
             return batch.x.new_zeros(len(batch) * batch.nodes_asked, self.config.num_outputs)
+        if self.settings.zeroes_nodes:
+            return None
         number = batch.num_nodes.masked_fill(batch.num_nodes == 0, batch.mask.shape[1] + 1)
         smallest = int(number.argmin())
         whole = int(batch.num_nodes[smallest])
         for count in sorted({min(whole, FEW), whole}):
-            with suppress(RuntimeError, ValueError, IndexError), restoring_attributes(self.running):
+            with suppress(Exception), restoring_attributes(self.running):
                 if batch.graphs is None:
                     hides = self.settings.graph_token and self._masks_padding
                     no_nodes = torch.zeros_like(batch.mask)
@@ -299,6 +301,14 @@ class WrappedModel(ShownModel, ModuleView):
                 emptied = batch.emptied(beside, self.attributes_read())
                 rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
                 return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
+        return None
+
+    def outputs_of_zeroed_nodes(self, batch: WrappedBatch) -> Tensor | None:
+        """Return the outputs (B, C) of graphs whose nodes are zeros, or None if it has none."""
+        if self.settings.dense or (batch.graphs is not None and is_about_nodes(batch.graphs)):
+            return None
+        with suppress(Exception), restoring_attributes(self.running):
+            return self.encode(torch.zeros_like(self.embed(batch)), batch)
         return None
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
@@ -376,20 +386,35 @@ class WrappedModel(ShownModel, ModuleView):
         subgraphs = batch.without(shown, last, self.attributes_read())
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
         hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
-        try:
-            with restoring_attributes(self.running):
-                outputs = self._run_pass(rows, subgraphs, subgraphs.mask)[:-1]
-        except (RuntimeError, ValueError, IndexError) as error:
-            if isinstance(error, OneGraphAtATime) or bool(empty.any()):
-                raise
-            outputs = tokens.new_full((len(batch), self.config.num_outputs), torch.nan)
-        if not bool(torch.isfinite(outputs[empty]).all()):
-            warn_of_undefined_empty(self)
-        if bool(torch.isfinite(outputs[hidden]).all()):
-            return outputs
-        warn_of_zeroed_nodes(self)
+        if not (self.settings.zeroes_nodes and bool(hidden.any())):
+            outputs = self._outputs_beside_empty(rows, subgraphs)
+            if not bool(torch.isfinite(outputs[empty]).all()):
+                warn_of_undefined_empty(self)
+            if bool(torch.isfinite(outputs[hidden]).all()):
+                return outputs
+            warn_of_zeroed_nodes(self)
         zeros = tokens.masked_fill(hidden[:, None, None], 0.0)
         return self._outputs_of_kept(zeros, batch, keep | (hidden[:, None] & batch.mask))
+
+    def _outputs_beside_empty(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
+        """Return the outputs (B, C) of the batch without its last graph.
+
+        If the model fails, its graphs without nodes have NaN, and the others run by themselves.
+        """
+        try:
+            with restoring_attributes(self.running):
+                return self._run_pass(rows, batch, batch.mask)[:-1]
+        except OneGraphAtATime:
+            raise
+        except Exception:  # a model may raise anything that its code divides by or looks up
+            columns = self.config.num_outputs * batch.nodes_asked
+            outputs = rows.new_full((len(batch) - 1, columns), torch.nan)
+            kept = batch.mask[:-1].any(-1).nonzero()[:, 0]
+            if len(kept):
+                part = batch.of_rows(*kept.tolist())
+                rows = rows[torch.isin(batch.layout.graph, kept)]
+                outputs = outputs.index_copy(0, kept, self._run_pass(rows, part, part.mask))
+            return outputs
 
     def attributes_read(self) -> set[str] | None:
         """Return the names of the graph attributes that the model reads, or None for all."""

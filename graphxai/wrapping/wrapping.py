@@ -30,6 +30,8 @@ class ReadingOptions(TypedDict, total=False):
     features: Sequence[str]
     molecule_features: Any
     extra_features: Any
+    one_at_a_time: bool
+    empty: Literal["no nodes", "zeros"]
 
 
 @with_keywords
@@ -90,6 +92,11 @@ def wrap(
         transform: recomputes the structure of a graph after the operator `delete` has removed
             nodes.
         features: the names of the columns of `x`.
+        one_at_a_time: whether `forward` takes one graph and returns its outputs (C,) or (1, C).
+            Otherwise graphs share a pass.
+        empty: what a graph is where all its nodes are hidden: a graph with "no nodes", or one
+            whose nodes are "zeros". It is the latter anyway if the model has no finite output for
+            a graph without nodes. The ledger says which.
         rules: rules of your own for LRP and its variants, which precede those built in. A key is
             an operation, such as `torch.ops.aten.softplus`, or a class of modules. A rule is a
             function `rule(x, operation) -> y`. It computes what the operation or module computes
@@ -111,9 +118,12 @@ def wrap(
     featurize, transform = reading.get("featurize"), reading.get("transform")
     features, molecule_features = reading.get("features", ()), reading.get("molecule_features", ())
     extra = reading.get("extra_features")
+    if (empty := reading.get("empty", "no nodes")) not in ("no nodes", "zeros"):
+        raise ValueError(f"empty must be 'no nodes' or 'zeros', not {empty!r}.")
     only_for_networks = {
         "kind": kind, "embedding": embedding, "forward": forward, "graph_token": graph_token,
         "transform": transform, "features": features, "rules": rules,
+        "one_at_a_time": reading.get("one_at_a_time"), "empty": empty == "zeros",
     }  # fmt: skip
     if is_chemprop(model):
         _refuse(only_for_networks, "a chemprop model")
@@ -144,6 +154,7 @@ def wrap(
     settings = CallSettings(
         names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
         tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
+        one_at_a_time=reading.get("one_at_a_time", False), zeroes_nodes=empty == "zeros",
     )  # fmt: skip
     return WrappedModel(module, config, settings, name or type(module).__name__)
 

@@ -4,6 +4,7 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -227,12 +228,12 @@ def locate(name_or_folder: str | Path) -> Path:
     if text in pretrained_names():
         return PRETRAINED / text
     path = Path(name_or_folder)
-    if path.is_dir():
+    if os.path.isdir(path):  # text that cannot be a path is no folder
         in_run = path / "model"
         return in_run if not (path / CONFIG).exists() and (in_run / CONFIG).exists() else path
     names = ", ".join(pretrained_names()) or "none"
     raise CheckpointError(
-        f"{text!r} is neither a folder nor the name of a bundled model (these are: {names})."
+        f"{text[:200]!r} is neither a folder nor the name of a bundled model (these are: {names})."
         f"{did_you_mean(text, pretrained_names())}"
     )
 

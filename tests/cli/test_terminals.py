@@ -121,7 +121,7 @@ def test_files_are_the_same_to_the_byte_on_every_terminal(command, tmp_path, mon
 
 
 def test_what_a_code_page_lacks_is_escaped(tmp_path, monkeypatch):
-    words = AnyCodePage()
+    words = AnyCodePage()  # about the run, on standard error
     files_after("explain", tmp_path / "work", monkeypatch, AnyCodePage(), words)
     text = words.buffer.getvalue().decode("cp437")
     assert r"written: \u03b2-\u6f22\u5b57 ≥ é\U0001f600.svg" in text

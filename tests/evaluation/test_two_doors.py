@@ -28,6 +28,9 @@ def test_both_doors_give_the_same_table(tmp_path: Path, labelled: bool) -> None:
     assert result.exit_code == 0, result.output
     by_command = json.loads((out / "summary.json").read_text())["results"]["mask"]
     assert {"layers.csv", "layers.png", "layers.svg"} <= {path.name for path in out.iterdir()}
+    assert "passes" in result.output
+    assert "| 1 forward, 1 backward |" in (out / "summary.md").read_text()
+    assert "1 forward, 1 backward" in (out / "table.csv").read_text()
     labels = LABELS if labelled else None
     report = gx.evaluate(model, SMILES, METHODS, labels=labels, steps=steps, progress=False)
     assert set(by_command) == set(report.metrics())

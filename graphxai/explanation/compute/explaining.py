@@ -111,6 +111,11 @@ def explanations_or_errors(
             empty_outputs = noted.of(model, batch)
             if empty_outputs is None:
                 empty_outputs = outputs_without_nodes(model, batch)
+        without_nodes = _explained_output(model, empty_outputs, attribution.outputs, wanted)
+        zeroed_nodes: list[float | None] = [None] * len(without_nodes)
+        if None in without_nodes and explainer.traits.adds_up:
+            zeroed = _outputs_of_zeroed_nodes(model, batch)
+            zeroed_nodes = _explained_output(model, zeroed, attribution.outputs, wanted)
         explained = _ExplainedBatch(
             model=model,
             explainer=explainer,
@@ -119,7 +124,8 @@ def explanations_or_errors(
             ranges=ranges_of(model, batch, len(attribution.outputs)),
             numbers=_Numbers.of(attribution),
             inputs=attribution.inputs or {},
-            without_nodes=_explained_output(model, empty_outputs, attribution.outputs, wanted),
+            without_nodes=without_nodes,
+            zeroed_nodes=zeroed_nodes,
             with_nodes="x" in wrt,
         )
         asked = [pair for group, _ in part for pair in group]
@@ -184,6 +190,15 @@ def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
             if outputs is not None:
                 return outputs
         return model.outputs_without_nodes(batch)
+
+
+def _outputs_of_zeroed_nodes(model: Model, batch: Any) -> Tensor | None:
+    """Return the outputs (B, num_outputs) of graphs whose nodes are zeros, or None if unknown."""
+    if (outputs_of := getattr(model, "outputs_of_zeroed_nodes", None)) is None:
+        return None
+    with evaluating(model), torch.no_grad():
+        outputs: Tensor | None = outputs_of(batch)
+    return outputs
 
 
 def _explained_output(
@@ -273,6 +288,7 @@ class _ExplainedBatch:
         numbers: the attribution in plain numbers.
         inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
         without_nodes: f_c of each graph without its nodes.
+        zeroed_nodes: f_c of each graph with nodes of zeros, where it is wanted.
         with_nodes: whether the nodes' features are among the inputs that get relevance.
     """
 
@@ -284,6 +300,7 @@ class _ExplainedBatch:
     numbers: _Numbers
     inputs: Mapping[str, Sequence[Tensor]]
     without_nodes: list[float | None]
+    zeroed_nodes: list[float | None]
     with_nodes: bool
 
     def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
@@ -316,6 +333,7 @@ class _ExplainedBatch:
             ledger=Ledger(
                 nodes=float(relevance.sum(dtype=np.float64)),
                 without_nodes=self.without_nodes[row],
+                zeroed_nodes=self.zeroed_nodes[row] if self.without_nodes[row] is None else None,
                 centrality=centrality,
                 node_parts=self._node_parts(item, relevance, features),
                 **numbers.shares[row],
@@ -336,6 +354,7 @@ class _ExplainedBatch:
             graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
             is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
+            grid=_grid_of(words),
             provenance=self.origin,
         )
 
@@ -448,3 +467,11 @@ def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
         if listed and all(isinstance(word, str) for word in value):
             return tuple(map(str, value))
     return ()
+
+
+def _grid_of(vectors: Any) -> tuple[int, int] | None:
+    """Return the square grid of the patches that were given, or None if they make none."""
+    if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) < 4:
+        return None
+    side = math.isqrt(len(vectors))
+    return (side, side) if side * side == len(vectors) else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphxai.contract.checkpoint_files import is_process
 from graphxai.contract.intervals import Conformal
+from graphxai.contract.model import require_contract
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.datasets.graph import is_data
 from graphxai.models.graphormer import load_model, locate, require_purpose
@@ -51,9 +52,13 @@ def load(
 def loaded(model: "Model | str | Path") -> "Model":
     """Return a model, after loading it if it is given by name or path.
 
-    Raises ValueError for weights that only serve as a start for training.
+    Raises ValueError for weights that only serve as a start for training, and TypeError for what is
+    no model.
     """
-    return require_purpose(load(model)) if isinstance(model, str | Path) else model
+    if isinstance(model, str | Path):
+        return require_purpose(load(model))
+    require_contract(model)
+    return model
 
 
 def last_written(name_or_path: str | Path) -> tuple[Path, int]:

@@ -43,7 +43,7 @@ from graphxai.explanation.html import security_policy
 from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, LONGEST, Body, reason, suggested
 from .guard import Guard, PublicAddress
 from .models import OfferedModels
-from .page import EDITOR, filled, text_of, view_script
+from .page import EDITOR, STYLE, filled, text_of, view_script
 
 ARRIVAL = 10.0  # how long a request may take to arrive, in seconds
 PATIENCE = 30.0  # how long a request waits for its turn, in seconds
@@ -274,18 +274,17 @@ def _page(port: int, public: PublicAddress | None) -> tuple[str, str]:
 
     The policy only allows this style, this script and, by its address, the editor of molecules.
     """
-    style = text_of("app.css")
     script = text_of("draw.js") + text_of("page.js") + view_script()
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
     places = [f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"]
     places += [] if public is None else [public.page]
     policy = security_policy(
-        style,
+        STYLE,
         script,
         rest=f"{rest}; require-trusted-types-for 'script'",
         loaded=[quote(place, safe=":/%") + EDITOR for place in places],
     )
-    return filled("page.html", STYLE=style, VIEW=text_of("view.html"), SCRIPT=script), policy
+    return filled("page.html", STYLE=STYLE, VIEW=text_of("view.html"), SCRIPT=script), policy
 
 
 class TimedConnection(H11Protocol):

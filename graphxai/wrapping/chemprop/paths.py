@@ -1,5 +1,6 @@
 """Tell models of chemprop from checkpoint folders by their path, without importing PyG."""
 
+import os
 from pathlib import Path
 
 from graphxai.models.graphormer import CONFIG, pretrained_names
@@ -16,6 +17,6 @@ def is_chemprop_path(path: str | Path) -> bool:
         return False
     path = Path(path)
     if path.suffix in SUFFIXES:
-        return not path.is_dir()
-    is_run = path.is_dir() and not (path / CONFIG).exists() and not (path / "model").exists()
+        return not os.path.isdir(path)
+    is_run = os.path.isdir(path) and not (path / CONFIG).exists() and not (path / "model").exists()
     return is_run and next(path.rglob("*.pt"), None) is not None

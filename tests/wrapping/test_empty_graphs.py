@@ -1,0 +1,111 @@
+"""A model that raises, is undefined or is silent about no nodes has one answer: nodes of zeros."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool
+
+import graphxai as gx
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+DIM = 4
+
+
+def ring(nodes: int) -> Data:
+    order = torch.arange(nodes)
+    edges = torch.stack([order, order.roll(1)])
+    x = torch.randn(nodes, DIM, generator=torch.Generator().manual_seed(nodes))
+    return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], 1))
+
+
+GRAPHS = [ring(4), ring(6), ring(3)]
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.out = nn.Linear(DIM, DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x, edge_index, batch, batch_size):
+        self.look_at(torch.bincount(batch, minlength=batch_size))
+        h = self.first(x).index_add(0, edge_index[1], x[edge_index[0]])
+        outputs = self.out(global_add_pool(h.tanh(), batch, size=batch_size))
+        return self.finished(outputs, torch.bincount(batch, minlength=batch_size))
+
+    def look_at(self, counts):
+        pass
+
+    def finished(self, outputs, counts):
+        return outputs
+
+
+class RaisesKeyError(Sum):
+    def look_at(self, counts):
+        if not counts.all():
+            raise KeyError("no nodes")
+
+
+class Divides(Sum):
+    def look_at(self, counts):
+        for count in counts.tolist():
+            1 / count
+
+
+class Undefined(Sum):
+    def finished(self, outputs, counts):
+        return outputs.masked_fill(counts[:, None] == 0, math.nan)
+
+
+class Silent(Sum):
+    def finished(self, outputs, counts):
+        return outputs[counts > 0]
+
+
+UNABLE = [RaisesKeyError, Divides, Undefined, Silent]
+
+
+def zeroed(graph):
+    x = torch.zeros_like(graph.x)
+    return Sum().eval()(x, graph.edge_index, torch.zeros(len(x), dtype=torch.long), 1).item()
+
+
+@pytest.mark.parametrize("kind", UNABLE)
+@pytest.mark.parametrize("method", ["shapley_sampling", "occlusion", "lrp", "lrp_path"])
+def test_the_ledger_says_that_nodes_were_zeros(kind, method):
+    model = gx.wrap(kind().eval(), kind="regression")
+    for graph, e in zip(GRAPHS, gx.explain(model, GRAPHS, method, on_error="raise"), strict=True):
+        if e.ledger is not None:
+            assert e.ledger.without_nodes is None
+            assert e.ledger.zeroed_nodes == pytest.approx(zeroed(graph), abs=1e-5)
+            assert "zeroed nodes" in str(e.ledger)
+        if method == "shapley_sampling":
+            assert e.relevance.sum() == pytest.approx(e.output - zeroed(graph), abs=1e-4)
+
+
+@pytest.mark.parametrize("operator", ["mask", "delete"])
+def test_evaluation_measures_all_of_them_alike(operator):
+    measured = []
+    for kind in UNABLE:
+        model = gx.wrap(kind().eval(), kind="regression")
+        report = gx.evaluate(model, GRAPHS, ["lrp"], operators=operator, metrics=["auac"])
+        assert not report.failures
+        measured.append([unit.values[operator]["auac"] for unit in report.units])
+    for values in measured[1:]:
+        assert values == pytest.approx(measured[0], abs=1e-5, nan_ok=True)
+
+
+def test_zeros_may_be_chosen():
+    models = [gx.wrap(Sum().eval(), kind="regression", empty=e) for e in ("no nodes", "zeros")]
+    removed, set_to_zero = (gx.explain(m, GRAPHS[0], "shapley_sampling").ledger for m in models)
+    assert removed.without_nodes == pytest.approx(Sum().out.bias.item())
+    assert removed.zeroed_nodes is None
+    assert set_to_zero.without_nodes is None
+    assert set_to_zero.zeroed_nodes == pytest.approx(zeroed(GRAPHS[0]), abs=1e-6)
+    assert set_to_zero.nodes == pytest.approx(set_to_zero.change, abs=1e-4)
+    with pytest.raises(ValueError, match="empty must be 'no nodes' or 'zeros', not 'mean'"):
+        gx.wrap(Sum(), kind="regression", empty="mean")
