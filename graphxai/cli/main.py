@@ -32,7 +32,13 @@ from .stopping import (
     is_resumable,
     leave_at_once,
 )
-from .terminal import escape_what_cannot_be_shown, printable, silence, tell
+from .terminal import (
+    escape_what_cannot_be_shown,
+    going_on_unheard,
+    printable,
+    silence,
+    tell,
+)
 from .train import train
 
 _FORMAT = warnings.formatwarning
@@ -246,13 +252,15 @@ def main(*, at_once: bool = False) -> None:
             _answer(int(stop.code or 0), arguments)
             raise
         finally:
-            INVOCATION.stack.close()
+            with going_on_unheard():
+                INVOCATION.stack.close()
 
 
 def _answer(status: int, arguments: list[str]) -> None:
     """Print the JSON document, if one is wanted: also where the arguments could not be read."""
     if INVOCATION.json or (INVOCATION.error and "--json" in arguments):
-        print_document(status)
+        with going_on_unheard():
+            print_document(status)
 
 
 def _stopped(termination: Termination, arguments: list[str]) -> int:

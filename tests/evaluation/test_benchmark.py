@@ -486,7 +486,7 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys,
     arguments += ["lrp,gae", "--out", out]
     assert run(arguments, monkeypatch) == 0
     shown = capsys.readouterr()
-    assert "graphs: 5" in shown.out
+    assert "graphs: 5" in shown.err
     assert "left out: 6:" in shown.err
     assert "left out: 7: no label" in shown.err
     summary = json.loads((out / "summary.json").read_text())
@@ -496,7 +496,7 @@ def test_the_command_measures_a_table(checkpoint, tmp_path, monkeypatch, capsys,
     assert run(arguments, monkeypatch) == 1
     assert "--resume" not in capsys.readouterr().out
     assert run([*arguments, "--resume"], monkeypatch) == 0
-    assert "graphs: 5" in capsys.readouterr().out
+    assert "graphs: 5" in capsys.readouterr().err
     resumed = json.loads((out / "summary.json").read_text())["settings"]["command"]
     assert resumed == summary["settings"]["command"]
     second = ["benchmark", checkpoint, table, "--task", "pIC50", "--out", tmp_path / "value"]

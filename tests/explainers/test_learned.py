@@ -303,7 +303,7 @@ def test_best_means_this_method_where_it_is_fitted(run):
     best, learned = (gx.explain(gx.load("bace"), aspirin, name) for name in ("best", "learned"))
     assert best.method == "learned"
     np.testing.assert_array_equal(best.relevance, learned.relevance)
-    assert "best: learned (4 forward, 4 backward)" in " ".join(run("methods")[1].split())
+    assert "best: learned (4 forward, 4 backward)" in run("methods")[2]
     unfitted, marginals = (
         gx.explain("solubility", aspirin, name) for name in ("best", "path_marginals")
     )

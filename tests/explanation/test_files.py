@@ -514,7 +514,7 @@ def test_names_of_compounds_are_in_every_file_and_break_none(run, tmp_path):
     table_file = out / "explanations.csv"
     table_file.write_bytes(table_file.read_bytes()[:-10])  # killed within the last row
     code, printed = run(*arguments, "--resume")
-    assert "1 explained" in printed.out
+    assert "1 explained" in printed.err
     assert [row["ID"] for row in rows_of(out)] == names
 
 
@@ -552,7 +552,7 @@ def test_an_interrupted_run_repeats_no_structure(run, table, tmp_path):
     (out / "explanations.parquet").unlink()
     code, printed = run(*arguments, "--resume")
     assert code == 0
-    assert "2 explained" in printed.out
+    assert "2 explained" in printed.err
     read = [int(m.GetProp("Row")) for m in Chem.SDMolSupplier(str(out / "explanations.sdf"))]
     assert read == [1, 3, 4, 5]
     assert pd.read_parquet(out / "explanations.parquet").row.tolist() == [1, 3, 4, 5]

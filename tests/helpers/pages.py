@@ -37,7 +37,7 @@ LANGUAGES = {"python", "sh", "text", "{eval-rst}"}
 PLATFORM = "docs/howto/platform.md"
 CHEMPROP = "docs/howto/other-models.md"  # its blocks of chemprop stand under this heading:
 NEEDS_CHEMPROP = "A model of chemprop"
-ENGINES = ("ray", "pyspark", "dask")  # each has a test of its own, if it is installed
+ENGINES = ("ray", "pyspark", "dask", "fastapi")  # each has a test of its own, if it is installed
 COMMAND = typer.main.get_command(cli.app)
 # Commands as pages show them take minutes to hours, so here they get these options. Tables that are
 # trained on have few rows, forests have few trees, methods that sample or learn take few steps, and
@@ -207,7 +207,7 @@ def run_block(block: Block, page: str, names: dict, monkeypatch) -> None:
 def engine_of(block: Block) -> str | None:
     """Return the engine that a block of the page for platform engineers needs, or None."""
     marks = {"ray": ("import ray", "--engine ray", "cluster/"), "pyspark": ("pyspark",)}
-    marks["dask"] = ("import dask",)
+    marks |= {"dask": ("import dask",), "fastapi": ("from fastapi",)}
     return next((e for e in ENGINES if any(mark in block.text for mark in marks[e])), None)
 
 

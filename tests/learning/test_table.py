@@ -256,8 +256,9 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     arguments = ("train", table, "--smiles-column", "SMILES", *COLUMNS, "--out", out)
     arguments += ("--units", "size=characters")
     options = ("--split", "random", "--epochs", 1, "--seed", 3)
-    code, text, error = run(*arguments, *options)
+    code, answer, error = run(*arguments, *options)
     assert code == 0, error
+    text = answer + error
     assert "size (characters), n = " in text
     assert "nitrogen: classification (inferred from words): 'no'" in text
     assert "size: regression" in text
@@ -368,6 +369,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
         "--keep-teacher", "--replicates", 2, "--out", out,
     )  # fmt: skip
     assert code == 0, error
+    text += error
     assert "a-3: only 6.8% of the training molecules (3) are '1'" in text
     assert "mean of 2 targets" in text
     assert "mean and spread of 2 replicates" in text
@@ -425,7 +427,7 @@ def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_pa
     )  # fmt: skip
     assert code == 0, error
     assert len(chosen) == 1
-    assert "network 2 of 2, seed 1" in text
+    assert "network 2 of 2, seed 1" in error
     model = gx.load(out)
     assert len(model.members) == 2
     assert "mean of 2 networks, trained with the seeds 0 to 1" in (

@@ -173,7 +173,7 @@ def test_the_command_fits_to_a_table(model, tmp_path, run):
     folder = save_checkpoint(model, tmp_path / "toy")
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["smiles", *CHAINS * 2]) + "\n")
-    code, printed, _ = run("fit-masked-atoms", table, "--model", folder, "--epochs", 1)
+    code, _, printed = run("fit-masked-atoms", table, "--model", folder, "--epochs", 1)
     assert code == 0
     assert "--operators resample" in printed
     assert MaskedAtoms.load(folder).card["data"] == "table.csv"
