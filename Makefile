@@ -176,4 +176,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest .venv-extras* .venv-dist .venv-locked build dist demo htmlcov .coverage docs/_build docs/notebooks docs/benchmarks *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-lowest .venv-newest .venv-extras* .venv-dist .venv-locked build dist demo htmlcov .coverage docs/_build docs/notebooks docs/benchmarks *.egg-info .pytest_cache .mypy_cache .ruff_cache .editable

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
 from rdkit import Chem
+
+from graphxai.runtime.notices import warn
 
 from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
 from .as_given import MoleculeError as MoleculeError
@@ -341,7 +342,7 @@ def _prepared(mol: Chem.Mol) -> Chem.Mol:
 def _warn_of_hydrogens(mol: Chem.Mol) -> None:
     """Warn of explicit hydrogens, if these become nodes."""
     if sum(_is_plain_hydrogen(atom) for atom in mol.GetAtoms()) * 4 > mol.GetNumAtoms():
-        warnings.warn(
+        warn(
             "the molecule's hydrogens are explicit atoms and become nodes; models trained on SMILES"
             " expect implicit hydrogens: use Chem.RemoveHs.",
             stacklevel=_levels_to_user(),

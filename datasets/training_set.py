@@ -37,7 +37,7 @@ class Nearness:
 
     Args:
         word: "training compound", "unknown", or how near it is by `similarity`: "near", "edge"
-            (below 0.79) or "far" (below 0.59, or with an element in `unseen`).
+            (below `EDGE`) or "far" (below `FAR`, or with an element in `unseen`).
         similarity: ECFP4 Tanimoto similarity to the nearest training compound.
         nearest: SMILES of that compound.
         unseen: elements of the molecule that no training compound has.

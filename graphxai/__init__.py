@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.table_changes import table_changes as table_changes
     from graphxai.contract.target import Target as Target
     from graphxai.contract.tasks import Task as Task
+    from graphxai.datasets.molecules import RejectedRow as RejectedRow
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
     from graphxai.engine.session import conservative as conservative
@@ -56,7 +57,9 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
     from graphxai.evaluation.game import Game as Game
     from graphxai.evaluation.game import game as game
+    from graphxai.evaluation.model_check import ModelCheck as ModelCheck
     from graphxai.evaluation.report import Report as Report
+    from graphxai.evaluation.testing import check as check
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
     from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
@@ -81,10 +84,14 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.models.process import kernel_account as kernel_account
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app import explore as explore
+    from graphxai.tables.batches import ExplainBatch as ExplainBatch
+    from graphxai.tables.batches import ExplainedRow as ExplainedRow
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
     from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor
+    from graphxai.tables.frames import ExplainFrame as ExplainFrame
     from graphxai.tables.report import report as report
+    from graphxai.tables.run import explain_rows as explain_rows
     from graphxai.wrapping.wrapping import wrap as wrap
 
 __path__ += folders_beside(__file__)  # where git cannot make symbolic links

@@ -3,7 +3,7 @@
 They do their work through `explanation.compute`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -31,6 +31,7 @@ from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
+from graphxai.explanation.comparison import side_by_side
 from graphxai.explanation.compute import models
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.lists import OnError, map_inputs
@@ -39,7 +40,7 @@ from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import Explanations, side_by_side
+from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.html import table_html
 from graphxai.explanation.labelled import Drawings, Predictions
 from graphxai.explanation.pairs import Pairs
@@ -85,7 +86,11 @@ def typed_by_inputs(
 
 
 def load(
-    name_or_folder: ModelName | str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+    name_or_folder: ModelName | str | Path,
+    *,
+    as_drawn: bool = False,
+    molecule_features: Any = (),
+    extra_features: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> Model:
     """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
 
@@ -107,6 +112,10 @@ def load(
             are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
             of an RDKit molecule, or several of these. By default they are read from `config.toml`
             in the folder of the run.
+        extra_features: for a chemprop model that reads further features of atoms or bonds, the
+            functions of an RDKit molecule that return them, by kind: "atom_features" (atoms, k),
+            "bond_features" (bonds, k) and "atom_descriptors" (atoms, k), which enter after the
+            messages. These are what `chemprop train` read from files.
 
     Returns:
         A Graphormer, an Ensemble of several, or a wrapped chemprop model.
@@ -115,7 +124,12 @@ def load(
         CheckpointError: a checkpoint cannot be read. The message names the file and the key.
         ImportError: a model of chemprop is to be loaded, but chemprop is not installed.
     """
-    return models.load(name_or_folder, as_drawn=as_drawn, molecule_features=molecule_features)
+    return models.load(
+        name_or_folder,
+        as_drawn=as_drawn,
+        molecule_features=molecule_features,
+        extra_features=extra_features,
+    )
 
 
 def pretrained_models() -> tuple[str, ...]:
@@ -337,37 +351,60 @@ def pairs(
 
 @on_cpu_by_default
 def compare(
-    model: AnyModel,
+    model: OneOrMoreModels,
     value: Any,
     methods: Sequence[Method] | None = None,
     *,
     target: KnownTarget = None,
+    targets: Sequence[KnownTarget] | None = None,
+    difference: bool = False,
     node: Any = None,
     pair: Any = None,
-    columns: int = 3,
+    columns: int | None = None,
     **options: Any,
 ) -> Picture:
-    """Draw one input explained by several methods, each on a separate colour scale.
+    """Draw one input explained by several methods or models, or for several targets.
 
-    To draw explanations that you already have, see `grid`.
+    Each explanation has a separate colour scale. To draw explanations that you already have, see
+    `grid`.
 
     Args:
-        model, value, target, node, pair: as for `explain`, but with one input.
-        methods: names of methods, explainers or functions. None takes "lrp", "gradient_input" and
-            "gae", and for a Gaussian process "kernel", "gradient_input" and "occlusion".
-        columns: the number of panels in a row.
+        model, value, target, node, pair: as for `explain`, but with one input. Several models, such
+            as those of several seeds, are given in a list.
+        methods: names of methods, explainers (such as two with different seeds) or functions. None
+            takes "lrp", "gradient_input" and "gae", and for a Gaussian process "kernel",
+            "gradient_input" and "occlusion"; for a difference it takes the first two of these, and
+            for several models or targets each model's default method.
+        targets: the outputs to explain, each as a `target`, such as two classes.
+        difference: whether to draw the difference of two methods, models or targets beside both
+            (Song 2024, figures 6 to 13). Each is divided by its sum of |relevance|, and all panels
+            have one scale. If a method has no sign, the difference is that of |relevance|. Two
+            targets get a further panel with the relevance that speaks for either, in a colour for
+            each (compare Chefer 2021, figure 3).
+        columns: the number of panels in a row, by default 3, or 2 for four panels.
         options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
+
+    Raises:
+        ValueError: there are several inputs, the models read the input as different graphs, both
+            `target` and `targets` are given, or a difference is not one of two explanations.
     """
-    model = loaded(model)
-    (value, *others), _ = as_list(mark_explained_for(model, value, node, pair))
-    if others:
-        raise ValueError("compare shows one input under several methods: use grid for several.")
-    if methods is None:
-        methods = COMPARED if getattr(model, "has_attention", True) else COMPARED_OF_PROCESSES
+    panel = ModelPanel.of(model)
+    if target is not None and targets is not None:
+        raise ValueError("give target= for one output, or targets= for several, but not both.")
+    if methods is None and targets is None and len(panel.models) == 1:
+        attends = getattr(panel.models[0], "has_attention", True)
+        methods = (COMPARED if attends else COMPARED_OF_PROCESSES)[: 2 if difference else None]
+    explanations = []
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
-        explainers = map(get_explainer, each_of(methods))
-        explanations = [explain(model, value, each, target=target) for each in explainers]
-    return side_by_side(explanations, columns=columns, **options)
+        for member in panel.models:
+            (marked, *others), _ = as_list(mark_explained_for(member, value, node, pair))
+            if others:
+                raise ValueError("compare shows one input: use grid for several.")
+            for method in [None] if methods is None else each_of(methods):
+                explainer = get_explainer(method, model=member)
+                for output in [target] if targets is None else targets:
+                    explanations.append(explain(member, marked, explainer, target=output))
+    return side_by_side(explanations, columns=columns, difference=difference, **options)
 
 
 class MethodTable(dict[MethodName, type[Explainer]]):

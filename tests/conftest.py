@@ -57,6 +57,7 @@ MOLECULES = {
     "heavy water": "[2H]O[2H]",
     "verubecestat": "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",
 }
+PUBLISHED = ("moleculeace/published.csv", "molecules/lipo.csv")
 WHOLE_MNIST = [
     f"{part}-{kind}-ubyte.gz"
     for part in ("t10k", "train10k")
@@ -251,23 +252,34 @@ def mnist_digits() -> np.ndarray:
     return np.concatenate([images[labels == digit][:10] for digit in range(10)])
 
 
-@pytest.fixture(scope="session")
-def mnist_folder() -> Path:
-    """Return a folder for GRAPHXAI_DATA with MNIST files too large for the repository."""
+def folders_of_data() -> list[Path]:
+    """Return where data too large for the repository may lie: GRAPHXAI_DATA, and shared folders."""
     from graphxai.runtime.download import data_root
 
     root = Path(__file__).resolve().parents[1]
     shared = (os.environ.get("GRAPHXAI_SHARED"), root / "shared", root.parent / "shared")
-    for folder in (
-        data_root(),
-        *(Path(folder_shared) / "data" for folder_shared in shared if folder_shared),
-    ):
+    return [data_root(), *(Path(folder) / "data" for folder in shared if folder)]
+
+
+@pytest.fixture(scope="session")
+def mnist_folder() -> Path:
+    """Return a folder for GRAPHXAI_DATA with MNIST files too large for the repository."""
+    for folder in folders_of_data():
         if all((folder / "mnist" / name).is_file() for name in WHOLE_MNIST):
             return folder
     pytest.skip(
         "needs more of MNIST than is bundled (3 MB): set GRAPHXAI_DATA to a folder that holds "
         "mnist/t10k-*.gz and mnist/train10k-*.gz, see tests/data/README.md"
     )
+
+
+@pytest.fixture(scope="session")
+def published_tables() -> Path:
+    """Return a folder with tables of others: MoleculeACE's scores, and measured log D."""
+    for folder in folders_of_data():
+        if all((folder / name).is_file() for name in PUBLISHED):
+            return folder
+    pytest.skip(f"needs {' and '.join(PUBLISHED)} in the folder of GRAPHXAI_DATA")
 
 
 @pytest.fixture

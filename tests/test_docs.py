@@ -12,9 +12,14 @@ from inspect import signature
 import pytest
 
 import graphxai as gx
+from graphxai.datasets.training_set import EDGE, FAR
 from graphxai.evaluation.metrics import METRICS, metric
 from graphxai.explainers import REGISTRY, Random, Traits, register
 from graphxai.models.graphormer import pretrained_names
+from graphxai.tables.app.answers import LARGEST_FILE, LONGEST
+from graphxai.tables.app.page import MAX_ATOMS
+from graphxai.tables.app.tables import MAX_BASKET
+from graphxai.tables.settings import LARGEST_TABLE, SMOOTH
 from pages import (
     COMMAND,
     DOCS,
@@ -264,3 +269,21 @@ def test_the_exchanges_on_the_first_screen_are_those_of_the_first_notebook():
     shown = " ".join((ROOT / "README.md").read_text("utf-8").split())
     assert f"a fluorine or a chlorine on a ring, for +{fluorine[0]} and +{chlorine[0]}." in shown
     assert f"chlorine gained {chlorine[1]}, fluorine lost {fluorine[1].strip('-')}." in shown
+
+
+@pytest.mark.parametrize(
+    ("page", "stated"),
+    [
+        ("trust.md", f"{EDGE} and {FAR} for the similarity"),
+        ("howto/app.md", f"up to {LARGEST_TABLE:,} rows and {LARGEST_FILE // 10**6} MB"),
+        (
+            "howto/app.md",
+            f"{MAX_ATOMS} atoms for a molecule, {LARGEST_FILE // 10**6} MB for a file,",
+        ),
+        ("howto/app.md", f"{MAX_BASKET} molecules for a basket and {LONGEST / 60:.0f} minutes"),
+        ("howto/tables.md", f"up to {LARGEST_TABLE:,} molecules. With more than {SMOOTH:,}"),
+    ],
+)
+def test_a_limit_is_on_the_pages_what_it_is_in_the_code(page, stated):
+    text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+    assert stated in text

@@ -41,7 +41,8 @@ class Account:
         changed_b: summed relevance of the atoms that only b has.
         graph_token, biases, structure, average_atoms: the share of a minus the share of b; `Ledger`
             says what these shares are.
-        other_inputs: the same for all other shares of a wrapped model, such as that of the bonds.
+        other_inputs: the same for all other shares of a wrapped model, such as that of features of
+            whole molecules. Those of bonds are in the terms of their atoms, half in each.
     """
 
     output: float
@@ -95,10 +96,20 @@ class Contrast(Result):
         )
 
     @property
+    def of_a(self) -> NDArray[np.floating]:
+        """The relevance of the atoms of a, with half of that of each of their bonds."""
+        return self.a.relevance_with_edges
+
+    @property
+    def of_b(self) -> NDArray[np.floating]:
+        """The relevance of the atoms of b, with half of that of each of their bonds."""
+        return self.b.relevance_with_edges
+
+    @property
     def difference(self) -> NDArray[np.floating]:
         """Relevance in a minus relevance in b, (M,), for each row of `part.same`."""
         in_a, in_b = self.part.same.T
-        gap: NDArray[np.floating] = self.a.relevance[in_a] - self.b.relevance[in_b]
+        gap: NDArray[np.floating] = self.of_a[in_a] - self.of_b[in_b]
         return gap
 
     @property
@@ -120,13 +131,13 @@ class Contrast(Result):
         return Account(
             output=first.output - second.output,
             common=float(self.difference.sum(dtype=np.float64)),
-            changed_a=float(self.a.relevance[self.changed_a].sum(dtype=np.float64)),
-            changed_b=float(self.b.relevance[self.changed_b].sum(dtype=np.float64)),
+            changed_a=float(self.of_a[self.changed_a].sum(dtype=np.float64)),
+            changed_b=float(self.of_b[self.changed_b].sum(dtype=np.float64)),
             graph_token=first.graph_token - second.graph_token,
             biases=first.biases - second.biases,
             structure=sum(first.structure.values()) - sum(second.structure.values()),
             average_atoms=(first.average_node or 0.0) - (second.average_node or 0.0),
-            other_inputs=sum(first.others.values()) - sum(second.others.values()),
+            other_inputs=_beside_atoms(self.a) - _beside_atoms(self.b),
         )
 
     @property
@@ -171,13 +182,13 @@ class Contrast(Result):
         rows: list[tuple[Any, ...]] = []
         for (i, j), gap in zip(self.part.same.tolist(), self.difference.tolist(), strict=True):
             symbol = first.GetAtomWithIdx(i).GetSymbol()
-            rows.append(("common", symbol, i, j, self.a.relevance[i], self.b.relevance[j], gap))
+            rows.append(("common", symbol, i, j, self.of_a[i], self.of_b[j], gap))
         for i in self.changed_a.tolist():
             symbol = first.GetAtomWithIdx(i).GetSymbol()
-            rows.append(("changed in a", symbol, i, None, self.a.relevance[i], None, None))
+            rows.append(("changed in a", symbol, i, None, self.of_a[i], None, None))
         for j in self.changed_b.tolist():
             symbol = second.GetAtomWithIdx(j).GetSymbol()
-            rows.append(("changed in b", symbol, None, j, None, self.b.relevance[j], None))
+            rows.append(("changed in b", symbol, None, j, None, self.of_b[j], None))
         names = ["part", "symbol", "atom_a", "atom_b", "relevance_a", "relevance_b", "difference"]
         frame = pd.DataFrame(rows, columns=names)
         return frame.astype(
@@ -207,7 +218,7 @@ class Contrast(Result):
         from graphxai.visualization import Scale
         from graphxai.visualization.grid import Panel, contrast_svg
 
-        shown = [averaged(e.relevance, e.equivalent) for e in (self.a, self.b)]
+        shown = [averaged(e.relevance_with_edges, e.equivalent) for e in (self.a, self.b)]
         if difference:
             in_a, in_b = self.part.same.T
             gap = shown[0][in_a] - shown[1][in_b]
@@ -225,6 +236,13 @@ class Contrast(Result):
         one_sided = bool(self.a.unsigned) and not difference
         chosen = replace(chosen, one_sided=one_sided)
         return contrast_svg(panels, self.part.mapping, scale=chosen, **options)
+
+
+def _beside_atoms(explanation: Explanation) -> float:
+    """Return the sum of a ledger's further shares, apart from that of the bonds."""
+    others = explanation.ledger.others if explanation.ledger else {}
+    with_bonds = explanation.relevance_with_edges.sum(dtype=np.float64)
+    return sum(others.values()) - float(with_bonds - explanation.relevance.sum(dtype=np.float64))
 
 
 def contrast(
@@ -258,7 +276,7 @@ def contrast(
     shared: dict[str, Any] = {"method": method, "progress": False, **options}
     first = explain(model, a, target=target, **shared)
     second = explain(model, b, target=first.wanted, **shared)
-    cost = np.abs(first.relevance[:, None] - second.relevance)  # (Na, Nb)
+    cost = np.abs(first.relevance_with_edges[:, None] - second.relevance_with_edges)  # (Na, Nb)
     part = common_part(
         first.atoms(NO_MOLECULE), second.atoms(NO_MOLECULE), timeout=timeout, cost=cost
     )

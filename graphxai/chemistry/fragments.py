@@ -4,8 +4,9 @@
     gx.fragments(explanation, method="shapley")
     gx.fragment_table(explanations, "groups")
 
-Every atom belongs to exactly one part, so the parts add up to the relevance of all atoms. The
-Shapley values of parts add up to what all atoms change in the output.
+Every atom belongs to exactly one part. Where bonds were explained too, a bond inside a part belongs
+to it, and a bond between two parts counts half for each. So the parts add up to the relevance of
+all atoms and bonds. The Shapley values of parts add up to what all atoms change in the output.
 """
 
 import math
@@ -43,7 +44,7 @@ FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is com
 
 @dataclass(frozen=True)
 class Fragment(Drawing):
-    """A part of a molecule with the summed relevance of its atoms, or its Shapley value.
+    """A part of a molecule with the summed relevance of its atoms and bonds, or its Shapley value.
 
     Args:
         name: what the part is called.
@@ -66,7 +67,7 @@ class Fragment(Drawing):
 
     @property
     def per_atom(self) -> float:
-        """The mean relevance of its atoms."""
+        """Its relevance, divided by the number of its atoms."""
         return self.relevance / len(self.atoms)
 
     def svg(  # type: ignore[override]
@@ -88,7 +89,9 @@ class Fragment(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Fragments(Result, Sequence[Fragment]):
-    """The fragments of one explanation, by descending relevance. They sum to `ledger.nodes`.
+    """The fragments of one explanation, by descending relevance.
+
+    They sum to `ledger.nodes`, and to atoms and bonds where bonds were explained too.
 
     Args:
         explanation: explanation of the molecule. With Shapley values, the atoms of a fragment have
@@ -216,6 +219,9 @@ def fragments(
 ) -> Fragments:
     """Sum relevance over the parts of a molecule or graph, or compute the parts' Shapley values.
 
+    A sum has the relevance of a part's atoms. Where bonds were explained too, as for models of
+    chemprop, it also has that of the bonds inside, and half of that of each bond that was cut.
+
     The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
     pattern covers into one part, "rest". A match that shares an atom with an earlier match is
     dropped. Functional groups are matched from the largest to the smallest, then in the order of
@@ -232,10 +238,11 @@ def fragments(
         explanation: explanation of a molecule.
         scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
             Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
-            functional groups; or SMARTS patterns, as a list or as {name: SMARTS}. A graph that is
-            no molecule is divided into "communities" of largest modularity (Clauset 2004),
-            connected "components", or your parts {name: numbers of nodes}.
-        method: "sum" adds the relevance of the atoms; "shapley" asks the model.
+            functional groups; "components", the molecules of a mixture; or SMARTS patterns, as a
+            list or as {name: SMARTS}. A graph that is no molecule is divided into "communities" of
+            largest modularity (Clauset 2004), connected "components", or your parts {name: numbers
+            of nodes}.
+        method: "sum" adds the relevance of atoms and bonds; "shapley" asks the model.
         model: the model explained, for "shapley"; a bundled model need not be passed.
         graph: the graph that was explained, for "shapley". It is needed where the molecule alone
             does not give it, as for most wrapped models.
@@ -297,10 +304,10 @@ def _summed(
         for atoms, piece in cut_smiles(mol, cut):
             pieces[part_of[atoms[0]]].append(piece)
     errors = None if shapley is None else shapley.errors
-    summed = []
+    summed, values = [], explanation.relevance_with_edges
     for k, (name, atoms) in enumerate(parts):
         smiles = ".".join(sorted(pieces[k]))
-        relevance = math.fsum(float(explanation.relevance[index]) for index in atoms)
+        relevance = math.fsum(float(values[index]) for index in atoms)
         words = _named(name, smiles, scheme)
         error = None if errors is None else float(errors[k])
         shown = words, smiles, tuple(atoms), relevance, scheme, explanation.unsigned, error

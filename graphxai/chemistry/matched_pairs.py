@@ -5,7 +5,6 @@ shared core, or is hydrogen. Sources: Hussain 2010 (pairs from cuts), Hu 2012 (s
 cliffs are pairs of similar molecules whose measured values differ a lot.
 """
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from rdkit import Chem, DataStructs, rdBase
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import LINES, short_text
+from graphxai.runtime.notices import warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def matched_pairs(
                 pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], about[core][1]))
     largest = max(parts, key=lambda core: len(parts[core]), default="")
     if largest and len(parts[largest]) > MOST_ALIKE:
-        warnings.warn(
+        warn(
             f"{len(parts[largest]):,} molecules share the core {largest}: matched pairs are those"
             f" of the first {MOST_ALIKE}.",
             stacklevel=3,
@@ -274,7 +274,7 @@ def activity_cliffs(
     if unreadable := [row for row in read if row not in molecules]:
         listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
         which = f"{'row' if len(unreadable) == 1 else 'rows'} {listed}"
-        warnings.warn(f"{len(unreadable)} SMILES cannot be read: {which}.", stacklevel=2)
+        warn(f"{len(unreadable)} SMILES cannot be read: {which}.", stacklevel=2)
     rows = np.array(list(molecules), dtype=int)
     logs = measured[rows]
     mols = list(molecules.values())

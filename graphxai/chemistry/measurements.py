@@ -5,7 +5,6 @@ The table may hold the product itself, and pairs of molecules with the same chan
 
 import math
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.runtime.notices import warn
 
 from .matched_pairs import Exchange, matched_pairs
 
@@ -213,7 +213,7 @@ class Measurements:
             looks_right = unreadable or re.search(r"\d", "".join(cells[k] for k in odd))
             raise (NoNumbersError if looks_right else ValueError)(text.strip())
         if note:
-            warnings.warn(note, stacklevel=2)
+            warn(note, stacklevel=2)
         means = {compound: float(np.mean(each)) for compound, each in values_of.items()}
         bounds = {compound: text for compound, text in bounds.items() if compound not in means}
         return cls(name, means, note, bounds, standardise)

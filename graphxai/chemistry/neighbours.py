@@ -21,6 +21,7 @@ from rdkit.Chem import BRICS
 from graphxai.datasets.training_set import TrainingSet
 from graphxai.runtime.extras import missing_extra
 
+from .matched_pairs import LARGEST_VARIABLE
 from .matching import matches_in_time
 from .settings import SOURCES
 from .substituents import exchange_name
@@ -134,7 +135,6 @@ def kept_pattern(mol: Chem.Mol, keep: Collection[int]) -> Collection[int] | Chem
     return Chem.MolFromSmarts(Chem.MolFragmentToSmarts(mol, list(keep))) if keep else ()
 
 
-LARGEST = 13  # heavy atoms of an exchanged fragment (Hu 2012)
 MOST = 24  # fragments of one kind that are tried at a bond, the most common first
 NEAREST = 50  # training compounds whose fragments are tried
 COMMON = "common_fragments.csv"  # kind of bond, SMILES, number of compounds
@@ -265,7 +265,7 @@ def _cuts(mol: Chem.Mol) -> Iterator[_BricsCut]:
         for kind, inner, outer in ((begin_kind, begin, end), (end_kind, end, begin)):
             # no ring runs through the bond, so each atom is nearer to one of its ends
             part = frozenset(np.flatnonzero(distance[inner] < distance[outer]).tolist())
-            if len(part) <= min(LARGEST, mol.GetNumAtoms() // 2):
+            if len(part) <= min(LARGEST_VARIABLE, mol.GetNumAtoms() // 2):
                 yield _BricsCut(kind, inner, outer, part)
 
 

@@ -14,7 +14,7 @@ from rdkit import Chem
 
 from graphxai.api import explain, predict
 from graphxai.datasets.canonical_form import without_labels
-from graphxai.explanation.compute.models import conformal_of, standardisation_of
+from graphxai.explanation.compute.models import standardisation_of, tasks_with_range
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
@@ -175,7 +175,7 @@ class SingleObjective(SearchObjective):
             towards = f"{'>' if value <= towards else '<'}{float(towards)!r}"
         goal = read_goal(models, towards)
         name = goal.of.name
-        if sure and name not in conformal_of(models):
+        if sure and name not in tasks_with_range(models):
             raise ValueError(
                 f"how wrong the model is for {name!r} is not known, so nothing can be sure:"
                 " leave out sure, or train with a validation part."
@@ -247,7 +247,7 @@ class SingleObjective(SearchObjective):
     def results(self, chosen: tuple[Any, ...], tried: Sequence[Any]) -> Counterfactuals:
         """Return the result of the search."""
         hits = [k for k, each in enumerate(tried, 1) if each.reached]
-        known = self.goal.of.name in conformal_of(self.models)
+        known = self.goal.of.name in tasks_with_range(self.models)
         return Counterfactuals(
             self.models,
             self.explanation,

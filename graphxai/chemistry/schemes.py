@@ -128,6 +128,7 @@ SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "groups": lambda mol: _matches(
         mol, [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS], largest_first=True
     ),
+    "components": lambda mol: [(None, atoms) for atoms in _pieces(mol, ())],
 }
 GRAPH_SCHEMES = ("communities", "components")
 SCHEME_TITLES = {

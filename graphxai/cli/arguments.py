@@ -1,5 +1,6 @@
 """What the commands share: options, loading a model, and telling what kind of source is given."""
 
+import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from graphxai.runtime.reading import readable_file
 
 from .listing import model_names
 from .options import was_given
-from .terminal import echo
+from .terminal import tell
 
 if TYPE_CHECKING:
     from graphxai.datasets.tables.table import Table
@@ -144,9 +145,9 @@ def load_with_warning(
     useless = useless_tasks(model.origin.metadata.get("scores"))
     if useless:
         text = "; ".join(useless)
-        echo(f"warning: model {model.origin.name!r} is {text}: do not use it", err=True)
+        tell(f"warning: model {model.origin.name!r} is {text}: do not use it", logging.WARNING)
     for text in uninformative(model.origin.metadata.get("coverage")):
-        echo(f"note: model {model.origin.name!r}: {text}", err=True)
+        tell(f"note: model {model.origin.name!r}: {text}")
     return model
 
 
@@ -182,14 +183,13 @@ def check_level(context: typer.Context, model: "Model", level: float) -> None:
     Raises ValueError unless the level lies between 0 and 1.
     """
     from graphxai.contract.intervals import require_level
-    from graphxai.explanation.compute.models import conformal_of
+    from graphxai.explanation.compute.models import tasks_with_range
 
-    if was_given(context, "level") and not conformal_of(model):
-        echo(
+    if was_given(context, "level") and not tasks_with_range(model):
+        tell(
             f"model {model.origin.name!r} has no intervals: they are made from its errors on"
             " molecules held out in training, which are not stored with it (`graphxai train` stores"
-            " them)",
-            err=True,
+            " them)"
         )
     require_level(level)
 
@@ -251,7 +251,7 @@ def show_table(
 
     table = open_table(path, smiles_column)
     if table.choice:
-        echo(f"{table.path.name}: {table.choice}", err=True)
+        tell(f"{table.path.name}: {table.choice}")
     if any(hasattr(model.config, "symmetric") for model in models):
         marks = "@" if any(getattr(model.config, "symmetric", False) for model in models) else "|"
         structures = table.structures.name
@@ -262,7 +262,7 @@ def show_table(
                 if several == 1
                 else (f"{several:,} rows have stereocentres and take")
             )
-            echo(f"{table.path.name}: {rows} several passes", err=True)
+            tell(f"{table.path.name}: {rows} several passes")
     return table
 
 

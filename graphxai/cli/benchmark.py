@@ -14,12 +14,13 @@ from graphxai.runtime.options import as_in, option
 from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out, print_table, typed_command
+from .terminal import echo, echo_left_out, print_table, tell, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
 MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
 METHODS = ",".join(MEASURED_METHODS)
 RULES = "indole,halogen,logp"
+OF_LAYERS = 20  # graphs whose relevance is summed at every layer
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ class BenchmarkOptions:
     label_column: str | None = option(
         None, "Column with the true class, as name or number.", ("checkpoint",), names_kind=False
     )
+    truths: str | None = option(
+        None,
+        "Column with the true atoms (numbers from 0, separated by spaces), or attribute of graphs"
+        " with the true nodes.",
+        ("checkpoint",),
+        names_kind=False,
+    )
     data: Path | None = option(
         None, "Data folder [default: $GRAPHXAI_DATA, or a cache].", (*NAMED, "ogb", "rules")
     )
@@ -104,6 +112,7 @@ class BenchmarkOptions:
             "smiles_column": self.smiles_column,
             "label_column": self.label_column,
             "task": self.task,
+            "truths": self.truths,
         }
 
 
@@ -140,6 +149,8 @@ def benchmark(
     `graphxai benchmark bace --methods all --workers 4`
 
     `graphxai benchmark runs/mine test.csv --label-column activity --metrics all`
+
+    `graphxai benchmark runs/mine test.csv --truths true_atoms --metrics auac,roc_auc`
 
     `graphxai benchmark runs/graphs my-graphs --methods lrp,gae,occlusion`
 
@@ -192,7 +203,26 @@ def benchmark(
         examples = examples_svg(loaded, graphs.inputs, first)
         if examples is not None:
             write_whole(folder / "examples.svg", examples)
+        _save_layers(loaded, list(graphs.inputs.values())[:OF_LAYERS], folder)
         _print(report, folder)
+
+
+def _save_layers(model: Any, inputs: list[Any], folder: Path) -> None:
+    """Write how much relevance there is at every layer, where the layers can be told."""
+    from graphxai.evaluation import layer_sums
+    from graphxai.explanation.files import write_csv
+    from graphxai.runtime.writing import atomic_write
+    from graphxai.visualization.curves import layers_figure
+
+    try:
+        sums = layer_sums(model, inputs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        echo(f"no figure of the layers: {error}")
+        return
+    write_csv(sums, folder / "layers.csv", index=False)
+    for suffix in ("png", "svg"):
+        with atomic_write(folder / f"layers.{suffix}", "wb") as file:
+            layers_figure(sums).savefig(file, format=suffix, dpi=160)
 
 
 def _measure(
@@ -235,6 +265,7 @@ def _measure(
         workers=options.workers,
         device=options.device,
         refit=refit,
+        truths=graphs.truths or None,
     )
     return loaded, graphs, report
 
@@ -277,11 +308,11 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
                 seed=options.seed,
                 progress=sys.stderr.isatty(),
             )
-            echo(f"done: {name}")
+            tell(f"done: {name}")
     text = tables(folder, rules)
     write_whole(folder / "summary.md", text)
     echo(text.partition("###")[0])
-    echo(f"written: {folder / 'summary.md'}")
+    tell(f"written: {folder / 'summary.md'}")
 
 
 def _listed(values: list[str] | None, default: str) -> Any:
@@ -291,14 +322,18 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
+    from graphxai.evaluation.output import milliseconds
+
     for line in report.robustness_sentences():
         echo(line)
     frame = report.table()
-    shown: list[str] = list(frame.columns)[:2]
+    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
+    frame["passes"] = report.passes()
+    shown: list[str] = [*list(frame.columns)[:-2][:2], "ms", "passes"]
     columns: dict[str, Any] = {"method": {"no_wrap": True}} | {name: {} for name in shown}
     rows = ((report.labelled(str(name)), *row) for name, row in frame[shown].iterrows())
     print_table(columns, rows, title=f"graphs: {frame.attrs['n']}")
     for method, failed in report.failures.items():
-        echo(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}", err=True)
+        tell(f"{method} gave no scores for {len(failed)} graphs: {failed[0][1]}")
     echo_left_out((f"{key}: {why}" for key, why in report.rejected), len(report.rejected), "")
-    echo(f"written: {folder / 'summary.md'}")
+    tell(f"written: {folder / 'summary.md'}")

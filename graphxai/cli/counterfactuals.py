@@ -1,5 +1,6 @@
 """The command `graphxai counterfactuals`: what to change so that the prediction changes."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,6 +8,7 @@ import typer
 
 from graphxai.chemistry.settings import SearchSettings
 
+from .answers import answer, counts
 from .arguments import (
     ModelsOptions,
     kind_of,
@@ -15,7 +17,7 @@ from .arguments import (
     show_table,
 )
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
-from .terminal import echo, echo_left_out
+from .terminal import echo, echo_left_out, tell
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
@@ -121,6 +123,7 @@ def counterfactuals(
         required = measured is not None or measured_column is not None
         if (values := _measured(models, goal, *about, required=required)) is not None:
             options["measured"] = values
+    answer(models=[model.origin.name for model in models])
     loaded = models if goal is None else models[0]
     if kind == "smiles":
         _find_for_molecule(loaded, source, towards, n, options, out)
@@ -161,12 +164,12 @@ def _measured(
         if required:
             raise
         if goal is not None and isinstance(error, NoNumbersError):
-            echo(f"warning: {error}", err=True)
+            tell(f"warning: {error}", logging.WARNING)
         return None
     # They may hardly look like those of the task that names their column, or else of the goal's.
     tasks = {task.name: task for task in model.config.tasks}
     if doubt := values.doubt(tasks[values.name if values.name in tasks else goal.of.task.name]):
-        echo(f"warning: {doubt}", err=True)
+        tell(f"warning: {doubt}", logging.WARNING)
     return values
 
 
@@ -185,8 +188,13 @@ def _find_for_molecule(
     results: Counterfactuals | ProfileCounterfactuals = find(model, smiles, towards, n, **options)
     results.save(out)
     print_changes(results)
+    answer(
+        summary=results.summary,
+        counterfactuals=results.to_frame().to_dict("records"),
+        files=[out],
+    )
     echo(f"{results.summary}.")
-    echo(f"written: {out}")
+    tell(f"written: {out}")
 
 
 def _find_for_table(
@@ -222,7 +230,8 @@ def _find_for_table(
         _save(source, results, out)
     echo_left_out(left_out, len(left_out))
     done = f"counterfactuals of {len(results):,} molecules, {len(left_out):,} left out"
-    echo(f"{done}: {out}")
+    tell(f"{done}: {out}")
+    answer(counts=counts(len(results), len(left_out)), rejected=left_out, files=[out])
 
 
 def _save(

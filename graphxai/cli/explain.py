@@ -13,6 +13,8 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import folder_at
 from graphxai.tables.settings import ClusterSettings, ExplanationSettings, Pictures
 
+from .answers import INVOCATION, answer, on_standard_output
+from .answers import counts as count_rows
 from .arguments import (
     ALWAYS,
     ModelOptions,
@@ -30,7 +32,7 @@ from .arguments import (
 )
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo
+from .terminal import tell
 
 if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
@@ -140,6 +142,8 @@ def explain(
         share_imports()
     if kind in ("table", "graphs"):
         folder = Path(options.out or "results")
+        if on_standard_output(folder):
+            folder, computing = folder.with_suffix(""), replace(computing, pictures="none")
         if folder.suffix.lower() in WRITABLE and not folder.is_dir():
             raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
     elif kind != "ray" and options.out is not None:
@@ -158,6 +162,7 @@ def explain(
     )
     if not options.method:
         methods = [default_method(model)]
+    answer(models=[model.origin.name])
     if kind == "graphs":
         require_kind(model, source, kind)
         _explain_graphs(
@@ -172,6 +177,8 @@ def explain(
             settings = replace(settings, pictures=replace(drawing, suffix=computing.suffix))
         check_level(context, model, settings.level)
         _explain_table(model, source, methods[0], folder, settings, computing.scale == "shared")
+        if options.out and on_standard_output(options.out):
+            (folder / "explanations.csv").replace(options.out)
     else:
         from graphxai.api import explain as explain_input
         from graphxai.explainers import get_explainer
@@ -186,13 +193,16 @@ def explain(
             ).at(settings.level)
             for name in methods
         ]
+        if options.out is not None:
+            _save(explanations, Path(options.out), drawing)
+        answer(explanations=[explanation.to_dict() for explanation in explanations])
         for explanation in explanations:
             print_explanation(explanation)
         print_glossary(explanations)
-    echo(model_line(context, model))
+    tell(model_line(context, model))
     if kind in ("smiles", "image") and options.out is not None:
-        _save(explanations, Path(options.out), drawing)
-        echo(f"written: {options.out}")
+        tell(f"written: {options.out}")
+        answer(files=[options.out])
 
 
 def _limit(scale: str) -> float | None:
@@ -217,7 +227,7 @@ def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
         is_drawn = out.suffix.lower() in (*PICTURES, ".html")
         explanations[0].save(out, **options if is_drawn else {})
         return
-    from graphxai.explanation.explanations import side_by_side
+    from graphxai.explanation.comparison import side_by_side
 
     side_by_side(explanations, **options).save(out)
 
@@ -259,11 +269,13 @@ def _print_counts(counts: "TableCounts", folder: Path | str, reasons: Path | str
     from .printing import nearness_line
 
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
-    echo(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
+    tell(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
+    INVOCATION.rejected += counts.rejected
+    answer(counts=count_rows(counts.done, counts.rejected, counts.earlier), files=[folder])
     if counts.done:
-        echo(nearness_line(counts.nearness))
+        tell(nearness_line(counts.nearness))
     if counts.rejected:
-        echo(f"reasons: {reasons}", err=True)
+        tell(f"reasons: {reasons}")
     if counts.rejected and not counts.done and not counts.earlier:
         raise typer.Exit(1)
 
@@ -289,7 +301,7 @@ def _explain_on_ray(
         shard_rows=cluster.shard_rows,
     )
     # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
-    echo("starting Ray; if the run is stopped, continue it with --resume", err=True)
+    tell("starting Ray; if the run is stopped, continue it with --resume")
     counts = explain_on_ray(model, source, folder, method, settings=chosen)
     _print_counts(counts, folder, "column `reason`")
 
@@ -329,9 +341,12 @@ def _explain_graphs(
     for key in drawn:
         picture = folder_at(out / "pictures") / f"{key.replace('/', '-')}{computing.suffix}"
         usable[key].save(picture, scale=drawing.limit, palette=drawing.palette)
-    echo(f"{len(usable)} explained, {len(explained) - len(usable)} left out: {out}")
+    left_out = len(explained) - len(usable)
+    tell(f"{len(usable)} explained, {left_out} left out: {out}")
+    INVOCATION.rejected += left_out
+    answer(counts=count_rows(len(usable), left_out), files=[out])
     if drawn:
-        echo(f"pictures: {len(drawn)} in {out / 'pictures'}")
+        tell(f"pictures: {len(drawn)} in {out / 'pictures'}")
     if not usable:
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ from graphxai.runtime.options import as_in, option
 
 from .arguments import ALWAYS, SharedOptions, kind_of, load_with_warning
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo
+from .terminal import echo, tell
 
 if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
@@ -117,7 +117,7 @@ def fit_explainer(
             f"AUAC on {measured['graphs']} held-out graphs: {measured['auac of learned']:.3f},"
             f" of lrp_path {measured['auac of lrp_path']:.3f}"
         )
-    echo(f"written: {folder}; use it with --method learned")
+    tell(f"written: {folder}; use it with --method learned")
 
 
 def _inputs(loaded: "Model", source: str | None, column: str | None) -> tuple[list[Any], str]:
@@ -202,4 +202,4 @@ def fit_masked_atoms(
             f"in {measured['graphs']} held-out molecules with half their atoms hidden, the most"
             f" probable atom is the true one for {measured['right with 50% hidden']:.0%} of them"
         )
-    echo(f"written: {folder}; use it with --operators resample")
+    tell(f"written: {folder}; use it with --operators resample")

@@ -28,7 +28,7 @@ from .arguments import (
     show_table,
 )
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import SHOWN_REASONS, echo, echo_left_out, print_table
+from .terminal import SHOWN_REASONS, echo_left_out, print_table, tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
 
-SCHEMES = ("brics", "scaffold", "rings", "groups")
+SCHEMES = ("brics", "scaffold", "rings", "groups", "components")
 SHAPLEY = "shapley"  # besides the names of explainers
 ROWS = 8  # of the table that are printed from each end
 
@@ -55,7 +55,7 @@ class FragmentOptions:
     """How molecules are divided and explained, and which fragments are written."""
 
     scheme: str = option(
-        "brics", "How to divide molecules: brics, scaffold, rings or groups.", ALWAYS
+        "brics", "How to divide molecules: brics, scaffold, rings, groups or components.", ALWAYS
     )
     smarts: list[str] | None = option(
         None, "Your own pattern instead, as NAME:SMARTS; repeat for more.", ALWAYS
@@ -136,14 +136,14 @@ def fragments(
     subject = with_unit(explanation.subject, explanation.unit)
     plus = "" if explanation.unsigned else "+"
     _print(frame, f"{explanation.title}, relevance for {subject}", plus)
-    echo(model_line(context, loaded))
+    tell(model_line(context, loaded))
     echo_left_out(summed.reasons, summed.rejected)
     left_out = f", {summed.rejected:,} left out" if summed.rejected else ""
     hidden = len(frame) - 2 * ROWS
     if hidden > 0:
-        echo(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {options.out}")
+        tell(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {options.out}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
-    echo(
+    tell(
         f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}{left_out}: {options.out}"
     )
 
@@ -344,4 +344,4 @@ def changes(
             f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
         )
     write_table(frame, options.out, **csv_options(opened.dialect))
-    echo(f"{summary}, measured in {measured.name!r}: {options.out}")
+    tell(f"{summary}, measured in {measured.name!r}: {options.out}")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from graphxai.contract.tasks import TO_START, is_to_start
 from graphxai.models import graphormer
 
+from .answers import answer
 from .terminal import print_table
 
 SHOWN_CLASSES = 3
@@ -52,28 +53,40 @@ def method_names(typed: str) -> list[str]:
     return [",".join([*before, name]) for name in names if name.startswith(last)]
 
 
+class ListedTask(NamedTuple):
+    """What the list says of a task of a model."""
+
+    name: str
+    task: str
+    scale: str
+    score: str
+    tested_on: str
+    parameters: int
+
+
 def print_models() -> None:
     """Print the bundled models: for each task its classes or unit, and its score on which test."""
+    rows = [row for name in model_names("") for row in _tasks_of(PRETRAINED / name)]
+    answer(models=[row._asdict() for row in rows])
     columns = ("name", "task", "classes or unit", "test score", "tested on", "parameters")
     looks: dict[str, Any] = {"name": {"no_wrap": True}, "parameters": {"justify": "right"}}
-    rows = (cells for name in model_names("") for cells in _rows_of(PRETRAINED / name))
     print_table(
         {name: looks.get(name, {}) for name in columns},
-        rows,
+        [[*row[:-1], f"{row.parameters:,}"] for row in rows],
         caption=BACE_ELSEWHERE,
         caption_justify="left",
     )
 
 
-def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each task of the model in a folder."""
+def _tasks_of(folder: Path) -> Iterator[ListedTask]:
+    """Yield what is listed of each task of the model in a folder."""
     from graphxai.contract.held_out_score import held_out_score
 
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     metadata, name = content.get("metadata") or {}, folder.name
-    size = f"{_parameters(folder / 'model.safetensors'):,}"
+    size = _parameters(folder / "model.safetensors")
     if is_to_start(metadata):
-        yield name, "", "", TO_START, "", size
+        yield ListedTask(name, "", "", TO_START, "", size)
         return
     tested_on = SPLITS[metadata.get("split", {}).get("kind", "given")]
     for task in content["model"]["tasks"]:
@@ -82,8 +95,7 @@ def _rows_of(folder: Path) -> Iterator[tuple[str, ...]]:
         scale = " / ".join(classes) if few else f"{len(classes)} classes"
         score = held_out_score(metadata, task["name"], is_class=bool(classes))
         figures = metadata.get("summary", "") if math.isnan(score.value) else score.figures
-        yield name, task["name"], scale or task["unit"], figures, tested_on, size
-        name = tested_on = size = ""  # once for each model
+        yield ListedTask(name, task["name"], scale or task["unit"], figures, tested_on, size)
 
 
 def _parameters(weights: Path) -> int:
@@ -103,6 +115,7 @@ def print_methods() -> None:
         f"best: {best} ({methods[best].cost}) for a model that it was fitted to, and {unfitted}"
         " for any other; these order nodes best for their passes"
     )
+    answer(methods=[method._asdict() for method in methods.values()])
     columns: dict[str, Any] = {"name": {"no_wrap": True}, "method": {}, "source": {}, "cost": {}}
     print_table(columns, methods.values(), caption=caption, caption_justify="left")
 

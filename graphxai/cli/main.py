@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Heavy imports wait until a command runs."""
 
 import gc
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ from typer.main import get_command
 
 from graphxai.runtime.version import VERSION
 
+from .answers import INVOCATION, SCHEMA_FILE, print_document, with_shared_options, without_dashes
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
@@ -29,7 +31,7 @@ from .stopping import (
     is_resumable,
     leave_at_once,
 )
-from .terminal import echo, printable
+from .terminal import escape_what_cannot_be_shown, printable, silence, tell
 from .train import train
 
 _FORMAT = warnings.formatwarning
@@ -50,6 +52,11 @@ class _FlagsWithoutTypes:
 class HelpfulCommand(_FlagsWithoutTypes, TyperCommand):
     """A command whose help shows flags without a type."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, in which `-` is standard input or standard output."""
+        INVOCATION.command = str(self.name)
+        return super().parse_args(ctx, list(without_dashes(str(self.name), args)))
+
 
 class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
     """A group of commands whose help shows flags without a type."""
@@ -68,7 +75,13 @@ app = typer.Typer(
 
 def _print_version(show_version: bool) -> None:
     if show_version:
-        typer.echo(f"graphxai {VERSION} from {Path(__file__).parents[1]}")
+        typer.echo(f"graphxai {VERSION} from {Path(__file__).resolve().parents[1]}")
+        raise typer.Exit
+
+
+def _print_schema(show_schema: bool) -> None:
+    if show_schema:
+        typer.echo(SCHEMA_FILE.read_text(encoding="utf-8"), nl=False)
         raise typer.Exit
 
 
@@ -81,6 +94,15 @@ def _options(
         bool,
         typer.Option(
             "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    show_schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            help="Show the JSON schema of what --json prints, and exit.",
+            callback=_print_schema,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:
@@ -117,7 +139,7 @@ def examples(
     folder_at(folder)
     for name, content in contents.items():
         write_whole(folder / name, content)
-        echo(f"written: {folder / name}")
+        tell(f"written: {folder / name}")
 
 
 def models() -> None:
@@ -155,11 +177,11 @@ def demo(
     """
     from .demo import FIRST, run
 
-    written = run(out, echo)
-    echo(f"\n{len(written)} pictures; look at these first:")
+    written = run(out, tell)
+    tell(f"\n{len(written)} pictures; look at these first:")
     for path in written:
         if path.stem in FIRST:
-            echo(f"  {path.resolve()}")
+            tell(f"  {path.resolve()}")
 
 
 COMMANDS = (
@@ -180,7 +202,7 @@ COMMANDS = (
     demo,
 )
 for _command in COMMANDS:  # in the order of the help page
-    app.command(cls=HelpfulCommand)(_command)
+    app.command(cls=HelpfulCommand)(with_shared_options(_command))
 
 
 def program() -> None:
@@ -202,13 +224,15 @@ def main(*, at_once: bool = False) -> None:
     # Importing makes half a million objects that stay. Looking for garbage among them every 700
     # objects takes a tenth of the time of a short command.
     gc.set_threshold(100_000, 20, 20)
+    escape_what_cannot_be_shown()
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     # --debug may be anywhere on the line
     arguments = [argument for argument in arguments if argument != "--debug"]
     warnings.formatwarning = _printable_warning
+    INVOCATION.begin()
     if debug:
-        sys.excepthook = lambda *error: echo("".join(format_exception(*error)), err=True)
+        sys.excepthook = lambda *error: tell("".join(format_exception(*error)), logging.ERROR)
     with heeding_signals() as termination:
         if at_once:
             termination.too_late = lambda: leave_at_once(_stopped(termination, arguments))
@@ -216,11 +240,25 @@ def main(*, at_once: bool = False) -> None:
             _run(arguments, debug, termination)
         except KeyboardInterrupt:
             raise SystemExit(_stopped(termination, arguments)) from None
+        except SystemExit as stop:
+            _answer(int(stop.code or 0), arguments)
+            raise
+        finally:
+            INVOCATION.stack.close()
+
+
+def _answer(status: int, arguments: list[str]) -> None:
+    """Print the JSON document, if one is wanted: also where the arguments could not be read."""
+    if INVOCATION.json or (INVOCATION.error and "--json" in arguments):
+        print_document(status)
 
 
 def _stopped(termination: Termination, arguments: list[str]) -> int:
     """Print how to go on, and return the status of a command that was stopped."""
-    return int(termination.exit(is_resumable(get_command(app), arguments)).code or 0)
+    stop = termination.exit(is_resumable(get_command(app), arguments))
+    INVOCATION.error = {"type": "Interrupt", "message": "the command was stopped"}
+    _answer(status := int(stop.code or 0), arguments)
+    return status
 
 
 def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
@@ -229,14 +267,15 @@ def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
         code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
         if termination.stopped:  # the app closes its connections, and then returns
             raise KeyboardInterrupt
-        raise SystemExit(code)
+        raise SystemExit(INVOCATION.status(code))
     except (KeyboardInterrupt, typer.Abort):
         raise KeyboardInterrupt from None
     except SystemExit as stop:
         if termination.stopped or stop.code == INTERRUPTED:
             raise KeyboardInterrupt from None
         raise
-    except BrokenPipeError:
+    except BrokenPipeError:  # of a table, or of a page of help
+        silence(sys.stdout)
         raise SystemExit(1) from None
     except Exception as error:
         if termination.stopped:  # such as a worker process that was stopped, too
@@ -251,7 +290,8 @@ def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
         expected = usage or isinstance(error, ValueError | OSError | ImportError | RuntimeError)
         if not expected:
             hint = f" ({type(error).__name__}; --debug shows where it comes from)"
-        echo(f"error: {text or type(error).__name__}{hint}", err=True)
+        INVOCATION.error = {"type": type(error).__name__, "message": text or type(error).__name__}
+        tell(f"error: {INVOCATION.error['message']}{hint}", logging.ERROR)
         raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 

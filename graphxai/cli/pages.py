@@ -25,7 +25,7 @@ from .arguments import (
 )
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import echo
+from .terminal import echo, tell
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def report(
             check_level(context, each, settings.level)
         loaded = models if len(models) > 1 else models[0]
         path = write_report(loaded, table, options.out, options.method, settings=settings)
-    echo(model_line(context, *models))
+    tell(model_line(context, *models))
     if path.left_out:
-        echo(f"{path.left_out} left out, with reasons in the report", err=True)
-    echo(f"written: {path}")
+        tell(f"{path.left_out} left out, with reasons in the report")
+    tell(f"written: {path}")
 
 
 @dataclass(frozen=True)

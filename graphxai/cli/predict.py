@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,8 @@ from graphxai.runtime.options import as_in, option
 from graphxai.runtime.progress import progress_bar
 from graphxai.tables.settings import PredictionSettings
 
+from .answers import INVOCATION, answer, on_standard_output
+from .answers import counts as count_rows
 from .arguments import (
     ModelsOptions,
     SharedOptions,
@@ -28,10 +30,11 @@ from .arguments import (
     value_of,
 )
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import PrintableOutput, echo, echo_left_out
+from .terminal import PrintableOutput, echo, echo_left_out, tell
 
 if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
+    from graphxai.explanation.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def predict(
     """
     kind = kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
-    out, goal, nodes = options.out, options.goal, options.node or []
+    out = None if options.out and on_standard_output(options.out) else options.out
+    goal, nodes = options.goal, options.node or []
     if out is not None:
         from graphxai.explanation.files import FRAMES
 
@@ -95,6 +99,7 @@ def predict(
     for each in models:
         require_kind(each, source, kind)
         check_level(context, each, settings.level)
+    answer(models=[model.origin.name for model in models])
     first, several = models[0], len(models) > 1 or bool(goal)
     used = model_line(context, *models)
     if kind == "table":
@@ -116,19 +121,19 @@ def _predict_properties(models: "list[Model]", value: str | Path, goal: str, lev
 
     from .printing import print_note
 
-    predictions = predict_one(models, value)
+    predictions = {name: each.at(level) for name, each in predict_one(models, value).items()}
+    answer(predictions=[each.to_dict() | _nearness(each) for each in predictions.values()])
     for name, prediction in predictions.items():
         near = prediction.nearness
-        echo(
-            f"{name}: {prediction.at(level).in_full}; {near.sentence if near else ''}".rstrip("; ")
-        )
+        echo(f"{name}: {prediction.in_full}; {near.sentence if near else ''}".rstrip("; "))
     for note in dict.fromkeys(prediction.note for prediction in predictions.values()):
         print_note(note)
     if goal:
-        wished = profile(models, goal)
-        for part in wished.score(predictions).parts:
+        score = profile(models, goal).score(predictions)
+        for part in score.parts:
             echo(f"{part.desirability:.2f} {part.goal.explanation}")
-        echo(f"desirability: {wished.score(predictions).overall:.2f}")
+        echo(f"desirability: {score.overall:.2f}")
+        answer(desirability=score.overall)
 
 
 def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
@@ -141,13 +146,22 @@ def _predict_one(model: "Model", source: str, kind: str, level: float, used: str
     predictions = predict_one(model, value_of(source, kind))
     for prediction in predictions.values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
+    answer(predictions=[p.at(level).to_dict() | _nearness(p) for p in predictions.values()])
     if kind == "smiles":
         for cells in teacher_cells(ModelPanel.of(model), 0, [model.prepare(source).smiles or ""]):
             for name, text in cells.items():
                 echo(f"{name}: {text}")
-    echo(used)
+            if cells:
+                answer(teacher=cells)
+    tell(used)
     print_note(prediction.note)
     print_nearness(prediction)
+
+
+def _nearness(prediction: "Prediction") -> dict[str, Any]:
+    """Return how near a molecule is to the training set, as the answer has it."""
+    near = prediction.nearness
+    return {"training_set": None if near is None else asdict(near)}
 
 
 def _predict_table(
@@ -167,13 +181,13 @@ def _predict_table(
     share_imports()
     listed = models if isinstance(models, list) else [models]
     table = show_table(source, settings.smiles_column, listed)
-    refused = io.StringIO()
+    refused, rows = io.StringIO(), list[dict[str, Any]]()
     lock = nullcontext() if out is None else exclusive_lock(out)
     with progress_bar("predicting", table.count()) as advance, lock:
         counts, rejected = predict_table(
             models,
             source,
-            out or PrintableOutput(),
+            out or (rows if INVOCATION.json else PrintableOutput()),
             settings=settings,
             goal=goal,
             rejected=refused,
@@ -183,13 +197,15 @@ def _predict_table(
     if kept is not None and (counts.rejected or kept.exists()):
         write_whole(kept, refused.getvalue())
     summary = f"{counts.done} predicted, {counts.rejected} left out"
-    echo(summary if out is None else f"{summary}: {out}", err=out is None)  # the table is on stdout
-    echo(used, err=out is None)
+    tell(summary if out is None else f"{summary}: {out}")  # the table is on stdout
+    tell(used)
     if counts.done and not isinstance(models, list):
-        echo(nearness_line(counts.nearness), err=out is None)
+        tell(nearness_line(counts.nearness))
     echo_left_out(map(str, rejected), counts.rejected)
+    answer(counts=count_rows(counts.done, counts.rejected), rejected=list(map(asdict, rejected)))
+    answer(**({"rows": rows} if out is None else {"files": [out]}))
     if counts.rejected and kept is not None:
-        echo(f"the rows left out, with reasons: {kept}", err=True)
+        tell(f"the rows left out, with reasons: {kept}")
     if counts.rejected and not counts.done:
         raise typer.Exit(1)
 
@@ -223,11 +239,14 @@ def _predict_graphs(
     frame = pd.DataFrame(rows, columns=None if rows else ["graph"])
     if "node" in frame:
         frame = frame.sort_values(["graph", "node"])
-    if out is None:
+    if out is None and not INVOCATION.json:
         PrintableOutput().write(frame.to_csv(index=False, lineterminator="\n"))
-    else:
+    elif out is not None:
         write_table(frame, out)
+    answer(counts=count_rows(len(rows), num_left_out), rejected=[])
+    answer(**({"rows": frame.to_dict("records")} if out is None else {"files": [out]}))
+    INVOCATION.rejected += num_left_out
     summary = f"{len(rows)} predicted, {num_left_out} left out"
-    echo(summary if out is None else f"{summary}: {out}", err=out is None)
+    tell(summary if out is None else f"{summary}: {out}")
     if not rows:
         raise typer.Exit(1)

@@ -14,7 +14,8 @@ from graphxai.explanation.explained_graph import about_output, about_terms
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 
-from .terminal import echo, print_table, printable
+from .answers import INVOCATION
+from .terminal import echo, print_table, printable, show, tell
 
 if TYPE_CHECKING:
     from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
@@ -102,13 +103,13 @@ def nearness_line(counts: Mapping[str, int]) -> str:
 
 
 def print_glossary(explanations: Sequence[Explanation]) -> None:
-    """Print dimmed lines that say what the words above mean, once for all methods."""
+    """Tell in a few lines what the words above mean, once for all methods."""
     terms = {name: text for e in explanations for name, text in about_terms(e).items()}
     terms.pop("unexplained", None)
     listed = "; ".join(f"{name}: {text}" for name, text in terms.items())
     for text in (about_output(explanations[0]), listed and f"{listed[0].upper()}{listed[1:]}."):
         if text:
-            echo(fill(text, 78, initial_indent="  ", subsequent_indent="  "), dim=True)
+            tell(fill(text, 78, initial_indent="  ", subsequent_indent="  "))
 
 
 SHORTEST_NAME = 8  # characters of the first column in a narrow terminal
@@ -123,6 +124,8 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
     Returns:
         Whether the intervals were printed.
     """
+    if INVOCATION.json or INVOCATION.streams_a_file:
+        return True
     console = Console()
     whole = [list(map(printable, row)) for row in (header, *rows)]
     two_lines = [[cell.replace(" to ", "\nto ") for cell in row] for row in whole]
@@ -131,7 +134,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
         between = len(widths) if compact else 3 * len(widths) + 1
         if sum(widths) + between <= console.width:
             columns = [Column(no_wrap=True) for _ in widths]
-            console.print(_table(title, cells, columns, compact))
+            show(console, _table(title, cells, columns, compact))
             return True
     values = [[row[0], *(cell.partition(" (")[0] for cell in row[1:])] for row in whole]
     names, *numbers = zip(*values, strict=True)
@@ -139,7 +142,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
     left = console.width - sum(widths) - len(widths)
     widths.insert(0, max(SHORTEST_NAME, min(left, max(map(len, names)))))
     columns = [Column(width=width, overflow="fold") for width in widths]
-    console.print(_table(title, values, columns, compact=True))
+    show(console, _table(title, values, columns, compact=True))
     return False
 
 

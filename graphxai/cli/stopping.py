@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .terminal import echo
+from .terminal import tell
 
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
@@ -75,7 +76,7 @@ class Termination:
             resumable: whether the command has the option `--resume`.
         """
         word = "terminated" if self.arrived else "interrupted"
-        echo(f"{word}; {RESUME if resumable else REPEAT}", err=True)
+        tell(f"{word}; {RESUME if resumable else REPEAT}", logging.ERROR)
         return SystemExit(TERMINATED if self.arrived else INTERRUPTED)
 
 

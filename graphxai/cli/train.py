@@ -16,9 +16,10 @@ from graphxai.runtime.ogb import is_ogb_name
 from graphxai.runtime.options import option
 from graphxai.runtime.progress import progress_bar
 
+from .answers import answer
 from .arguments import naming_data_option, show_table
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
-from .terminal import echo, print_table, typed_command
+from .terminal import print_table, tell, typed_command
 
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import CleanTable
@@ -178,12 +179,12 @@ def train(
     --precision bf16-mixed`
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":  # the first of several processes speaks for all
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if source in NAMED:
         refuse_inapplicable(context, source)
         with _exclusive(out), naming_data_option():
             folder = _train_named(source, out, data, settings, digit_settings)
-        echo(f"written: {folder}")
+        tell(f"written: {folder}")
         return
     path = Path(source)
     if path.is_dir():
@@ -230,7 +231,7 @@ def _train_named(
         if settings.split == "clusters":
             raise typer.BadParameter("bace is split by scaffold or at random.")
         split = settings.split or "random"
-        return train_bace(out, root=data, split=split, settings=settings, log=echo)
+        return train_bace(out, root=data, split=split, settings=settings, log=tell)
     from graphxai.learning.recipes.mnist import train_mnist
 
     return train_mnist(out, root=data, settings=digits)
@@ -278,7 +279,7 @@ def _train(
 
     def log(line: str) -> None:
         logged.add(line)
-        echo(line)
+        tell(line)
 
     with _exclusive(out):
         folder = train_replicates(
@@ -286,16 +287,16 @@ def _train(
         )
     _print_scores(folder, logged)
     hygiene = "" if isinstance(data, Path) else f"; rows left out or merged: {out / 'hygiene.csv'}"
-    echo(f"written: {folder}{hygiene}")
+    tell(f"written: {folder}{hygiene}")
 
 
 def _print_hygiene(table: "CleanTable") -> None:
     """Print what the checks of the table found, one line per check."""
-    echo(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
+    tell(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
     for target in table.targets:
-        echo(f"  {target}")
+        tell(f"  {target}")
     if not table.findings:
-        echo("  no problems found in the rows")
+        tell("  no problems found in the rows")
         return
     rows = []
     for finding in table.findings:
@@ -303,7 +304,8 @@ def _print_hygiene(table: "CleanTable") -> None:
         first = ", ".join(str(row.row) for row in finding.rows[:SHOWN_ROWS])
         more = " ..." if len(finding.rows) > SHOWN_ROWS else ""
         rows.append((name, f"{finding.count:,}", finding.done, first + more))
-    print_table({"check": {}, "rows": {"justify": "right"}, "done": {}, "first rows": {}}, rows)
+    looks = {"check": {}, "rows": {"justify": "right"}, "done": {}, "first rows": {}}
+    print_table(looks, rows, as_words=True)
 
 
 def _print_scores(folder: Path, logged: set[str]) -> None:
@@ -323,7 +325,8 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
         legend = f"95 % bootstrap intervals are in {folder / 'README.md'}"
     if any(row[0].startswith("minus ") for _, *rows in tables for row in rows):
         legend += "; minus: this model minus that one"
-    echo(legend)
+    tell(legend)
+    answer(scores=stored["scores"], notes=stored["notes"], files=[folder])
     for note in stored["notes"]:
         if note not in logged:
-            echo(f"note: {note}")
+            tell(f"note: {note}")

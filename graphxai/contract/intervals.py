@@ -103,6 +103,64 @@ class Conformal:
         return {name: np.sort(np.asarray(values, float)) for name, values in self.scores.items()}
 
 
+@dataclass(frozen=True)
+class OwnSpread:
+    """How sure a network itself says that it is of one prediction.
+
+    Nothing guarantees that its ranges hold at their rate, as those of `Conformal` do.
+
+    Args:
+        sd: the standard deviation of a value, in its unit. The interval is that of a normal
+            distribution. Two quantiles of a network have the `sd` with which the interval at their
+            level ends at both.
+        evidence: the sum of the concentrations of a Dirichlet distribution of the classes
+            (Sensoy 2018), whose mean are the probabilities.
+    """
+
+    sd: float | None = None
+    evidence: float | None = None
+
+    @property
+    def variance(self) -> float | None:
+        """The square of `sd`."""
+        return None if self.sd is None else self.sd**2
+
+    def interval(
+        self, value: float, similarity: float | None, level: float = LEVEL
+    ) -> tuple[float, float] | None:
+        """Return the interval around a value, or that of the probability of a class."""
+        if self.evidence is not None:
+            from scipy.special import betaincinv
+
+            first, second = value * self.evidence, (1 - value) * self.evidence
+            tail = (1 - level) / 2
+            low, high = (float(betaincinv(first, second, q)) for q in (tail, 1 - tail))
+            return low, high
+        if self.sd is None:
+            return None
+        half = normal_end(level) * self.sd
+        return value - half, value + half
+
+    def classes(
+        self, probabilities: Mapping[str, float], similarity: float | None, level: float = LEVEL
+    ) -> tuple[str, ...]:
+        """Return the predicted class, and each whose interval overlaps with that of this class."""
+        ranges = {name: self.interval(p, similarity, level) for name, p in probabilities.items()}
+        best = ranges[max(probabilities, key=probabilities.__getitem__)]
+        if best is None:
+            return tuple(probabilities)
+        return tuple(name for name, of in ranges.items() if of is not None and of[1] >= best[0])
+
+    fitting = classes
+
+
+def normal_end(level: float) -> float:
+    """Return how many standard deviations a normal distribution's interval at a level reaches."""
+    from scipy.special import ndtri
+
+    return float(ndtri((1 + level) / 2))
+
+
 def require_level(level: float) -> float:
     """Return the level, or raise a ValueError unless it lies between 0 and 1."""
     if not 0 < level < 1:

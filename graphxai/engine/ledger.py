@@ -5,7 +5,6 @@ along it. This works for every network, and takes a pass in forward mode for eac
 """
 
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from graphxai.engine.plan import ReplayPlan, Rule
 from graphxai.engine.replay import by_rule, custom_rule, has_rule, out_of_place, replay, rule_for
 from graphxai.engine.request import STRUCTURE
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
+from graphxai.runtime.notices import warn
 
 BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"  # lines of the ledger
 
@@ -269,7 +269,7 @@ def warn_of_nonlinearities(name: str, plan: ReplayPlan, warned: set[str] | None 
     lines = {f"{step.path or name}: {step.what}" for step in nonlinearities(plan)} - warned
     warned |= lines
     if lines:
-        warnings.warn(
+        warn(
             f"{name} has parts that no rule covers; they use the ordinary gradient, so"
             f" relevance may not sum to the output: {'; '.join(sorted(lines))}.",
             stacklevel=8,
@@ -280,7 +280,7 @@ def warn_of_random_numbers(name: str, trace: Trace) -> None:
     """Warn of random numbers that affect the output."""
     if trace.random_calls:
         drawn = sorted(f"{path or name}: {what}" for path, what in trace.random_calls)
-        warnings.warn(
+        warn(
             f"{name} draws random numbers: {'; '.join(drawn)}. The explanation is of one random"
             " draw, and every call explains a different one. Call model.eval(), and pass"
             " training=self.training to F.dropout and the like.",
@@ -302,7 +302,7 @@ def warn_of_cuts(name: str, modules: set[str], in_ledger: bool = True) -> None:
     if not modules:
         return
     where = ", ".join(sorted(path or name for path in modules))
-    warnings.warn(
+    warn(
         f"{name} uses values of the nodes without their gradient (detach, no_grad, NumPy, rounding,"
         f" another thread or the like) in {where}. No method follows them back to the nodes"
         + ("; the ledger lists their share as 'cut off'." if in_ledger else "."),

@@ -1,7 +1,6 @@
 """Explain a pass under the conservative rules by a recording of it: the second tier."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,6 +27,7 @@ from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
+from graphxai.runtime.notices import warn
 
 _ZEROS, _FULL = that("zeros"), that("full")
 
@@ -259,7 +259,7 @@ def _shares_in_outputs(plans: PassPlans, request: PassRequest) -> dict[str, Tens
                 plans.of_all, {plans.slot: request.rows}, line, plans.lines
             )
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
-            warnings.warn(
+            warn(
                 f"the share of {line} in {request.name} is unknown; the ledger lists it as"
                 f" unexplained: {str(error).splitlines()[0]}",
                 stacklevel=2,

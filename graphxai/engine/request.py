@@ -4,7 +4,6 @@ The positions of nodes in a batch say how attention (B, H, T, T) is put together
 """
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from graphxai.engine.recording import recording
 from graphxai.engine.replay import own_gradient, refuse_lost_gradients
 from graphxai.engine.trace import Trace
 from graphxai.rules.conservative import Rules
+from graphxai.runtime.notices import warn
 from graphxai.runtime.scope import Blocks
 
 Tier: TypeAlias = Literal["hooks", "recording"]
@@ -139,7 +139,7 @@ class PassMemory:
 
     def warn_of_recording(self, name: str, reason: str) -> None:
         """Warn that passes of a model are recorded, which costs time but changes no result."""
-        warnings.warn(
+        warn(
             f"{name} is explained by recorded passes, which give the same results but take several"
             f" times as long as hooks on PyTorch's autograd graph: {reason}.",
             stacklevel=10,

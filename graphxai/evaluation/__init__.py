@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
     from graphxai.wrapping.removal import outputs_of_parts as outputs_of_parts
 
     from .benchmark import evaluate as evaluate
+    from .by_layer import layer_sums as layer_sums
     from .curves import Curve as Curve
     from .curves import Series as Series
     from .curves import node_series as node_series
@@ -26,6 +27,8 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
     from .metrics import Metric as Metric
     from .report import Report as Report
     from .report import merged as merged
+    from .selected_heads import HeadControl as HeadControl
+    from .selected_heads import head_control as head_control
     from .statistics import Comparison as Comparison
     from .statistics import Comparisons as Comparisons
     from .statistics import Interval as Interval

@@ -1,10 +1,12 @@
 """Measure explainers on a data set, with every method on the same graphs, in resumable runs."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from graphxai.api import KnownTarget
 from graphxai.contract.inputs import as_list, prepare_each
@@ -12,12 +14,14 @@ from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
+from graphxai.runtime.notices import warn
 from graphxai.runtime.options import with_keywords
 from graphxai.wrapping.removal import OPERATORS, Resampling, operators_for
 
+from .ground_truth import check_fit
 from .measure import Item, MeasurementPlan
-from .metrics import DEFAULT_METRICS, ROAR, choose_metrics
-from .report import Report
+from .metrics import DEFAULT_METRICS, ROAR, MetricNames, choose_metrics
+from .report import Report, merged
 from .robustness import measure_robustness
 from .runs import EvaluationOptions, Graphs, Refits, Run
 from .store import Key
@@ -28,12 +32,13 @@ from .targets import (
     targets_by_graph,
     tracked_output,
 )
+from .truth_metrics import metrics_for
 
 
 @with_keywords
 @on_cpu_by_default
 def evaluate(
-    model: "Model | str | Path",
+    model: "Model | str | Path | Mapping[str, Model | str | Path]",
     inputs: Iterable[Any] | Mapping[Key, Any],
     methods: Sequence[Method] | str = MEASURED_METHODS,
     *,
@@ -41,7 +46,7 @@ def evaluate(
     target: KnownTarget = None,
     node: Any = None,
     pair: Any = None,
-    metrics: str | Sequence[str] = DEFAULT_METRICS,
+    metrics: MetricNames = DEFAULT_METRICS,
     operators: str | Sequence[str] = ("mask",),
     steps: int | None = None,
     seed: int = 0,
@@ -56,7 +61,9 @@ def evaluate(
     `Report.rejected` lists inputs that cannot be used.
 
     Args:
-        model: from `load` or `wrap`, or a bundled model's name.
+        model: from `load` or `wrap`, or a bundled model's name. Several by name, such as {"seed 0":
+            first, "seed 1": second}, give one report with the spread between them. A graph's value
+            is the mean over them.
         inputs: inputs as for `explain`, as a list or by key.
         methods: names, explainers or functions `(model, batch, target) -> scores`. "all" means
             every registered method that applies to the model. `random` is always included. One
@@ -69,9 +76,11 @@ def evaluate(
         node: for models with one output per node, as for `explain`. A single graph with several
             nodes counts as one graph for each of them.
         pair: for models of links, the two nodes of a link, as for `explain`.
-        metrics: names in `METRICS`, or "all" for those that fit the task. By default, two measures
-            of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE, and the error
-            of partial sums, which equal scores may win).
+        metrics: names in `METRICS`, or "all" for those that fit the task, or functions: of a
+            graph's `Series`, or of two arrays, its relevance and its truth. More counts as better,
+            unless `metric` in `evaluation.metrics` registers a function otherwise. By default, two
+            measures of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE, and
+            the error of partial sums, which equal scores may win).
         operators: how nodes are removed. "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
         steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid
@@ -89,6 +98,10 @@ def evaluate(
         refit: how to train such a judge here, see `Refit`. Training runs are kept in `out`, and
             their seeds follow from `seed`. With "roar" the only metric is `roar`, and one process
             measures.
+        truths: what is known to be true of each input, in their order or by key: true nodes (N,) as
+            bool, their shares (N,) as float, or true pixels (H, W). The metrics for such a truth
+            are those of `truth_metrics`, by name. By default the first is measured (`roc_auc` for
+            nodes). Inputs whose truth is None have no value.
         resampling: how the operator `resample` draws atoms. None takes the masked atoms beside the
             checkpoint, and `seed`.
 
@@ -98,17 +111,27 @@ def evaluate(
         ValueError: no input remains, a metric does not fit the task, the target is unknown, or
             something is given that would not be used.
     """
+    if isinstance(model, Mapping):
+        further = {
+            "labels": labels, "target": target, "node": node, "pair": pair, "metrics": metrics,
+            "operators": operators, "steps": steps, "seed": seed, **options,
+        }  # fmt: skip
+        inputs = inputs if isinstance(inputs, Mapping) else list(as_list(inputs)[0])
+        return _of_several(model, inputs, methods, further)
     model = on_device(loaded(model), options.get("device"))
     tracked = tracked_output(model, target, labels)
     chosen = methods_for(model) if methods == "all" else each_of(methods)
     explainers = [seeded_explainer(method, seed, model=model) for method in chosen]
     if "random" not in {explainer.name for explainer in explainers}:
         explainers.append(seeded_explainer("random", seed))
-    plan = MeasurementPlan(tuple(told_apart(explainers)), (), (), steps, seed)
+    inputs = inputs if isinstance(inputs, Mapping) else as_list(inputs)[0]
+    truths = _truths_by_key(options.get("truths"), inputs)
+    plan = MeasurementPlan(tuple(told_apart(explainers)), (), (), steps, seed, truths=truths)
     plan, refitting = _with_metrics(plan, model, tracked, metrics, operators, options)
     scored = any(metric.removal for metric in plan.metrics) and ROAR not in plan.metrics
     marked = mark_explained_for(model, inputs, node, pair)
     graphs = _prepare(model, marked, tracked, labels, scored)
+    plan = replace(plan, truths=_fitting_truths(plan, graphs))
     run = Run.begin(model, plan, tracked, graphs, refitting, options)
     plan = run.with_judges(plan, options.get("progress"))
     report = run.measured(plan, options)
@@ -119,11 +142,67 @@ def evaluate(
     return report
 
 
+def _of_several(
+    models: Mapping[str, Any], inputs: Any, methods: Any, options: dict[str, Any]
+) -> Report:
+    """Measure several models one after another, and merge their reports."""
+    if not models:
+        raise ValueError("there is no model to evaluate.")
+    reports = []
+    for name, model in models.items():
+        report = evaluate(model, inputs, methods, **options)
+        units = tuple(replace(unit, checkpoint=name) for unit in report.units)
+        reports.append(Report(units, report.settings | {"checkpoints": [name]}, report.rejected))
+        options = options | {"resume": True}  # in the folder of the first
+    return merged(reports)
+
+
+def _truths_by_key(truths: Any, inputs: Any) -> dict[Key, NDArray[Any]]:
+    """Return what is true of each input that has a truth.
+
+    Raises:
+        ValueError: there is another number of truths than of inputs, or one of an unknown kind.
+    """
+    if truths is None:
+        return {}
+    keys = inputs if isinstance(inputs, Mapping) else range(len(inputs))
+    if not isinstance(truths, Mapping):
+        if len(truths) != len(keys):
+            raise ValueError(
+                f"truths has {len(truths)} entries for {len(keys)} inputs; give one for each input,"
+                " None for those without."
+            )
+        truths = dict(zip(keys, truths, strict=True))
+    arrays = {k: np.asarray(truth) for k, truth in truths.items() if truth is not None}
+    if not arrays:
+        raise ValueError("truths has no truth: leave it out.")
+    if len({tuple(metrics_for(truth)) for truth in arrays.values()}) > 1:
+        raise ValueError("truths are of several kinds (nodes, shares, pixels); give one kind.")
+    return arrays
+
+
+def _fitting_truths(plan: MeasurementPlan, graphs: Graphs) -> dict[Key, NDArray[Any]]:
+    """Return the truths of the graphs, those of molecules for the atoms of their parents.
+
+    Raises:
+        ValueError: a truth does not fit its graph. The message names the graph.
+    """
+    truths: dict[Key, NDArray[Any]] = {}
+    for key, item in graphs.items:
+        if (truth := plan.truths.get(key)) is None:
+            continue
+        if item.as_given is not None and truth.shape == (item.as_given.size,):
+            truth = truth[list(item.as_given.atoms)]
+        check_fit(item, truth, key)
+        truths[key] = truth
+    return truths
+
+
 def _with_metrics(
     plan: MeasurementPlan,
     model: Model,
     tracked: TrackedOutput,
-    metrics: str | Sequence[str],
+    metrics: MetricNames,
     operators: str | Sequence[str],
     options: EvaluationOptions,
 ) -> tuple[MeasurementPlan, Refits | None]:
@@ -150,7 +229,7 @@ def _with_metrics(
         refitting = refit.on(model, tracked, removed_by)
     kind = tracked.target.task_in(model.config).kind
     roar = refitting is not None and refitting.is_roar
-    chosen = (ROAR,) if roar else tuple(choose_metrics(metrics, kind))
+    chosen = (ROAR,) if roar else tuple(choose_metrics(metrics, kind, list(plan.truths.values())))
     judges: dict[str, Model] = {} if judge is None else dict.fromkeys(removed_by, judge)
     plan = replace(plan, metrics=chosen, operators=removed_by, resampling=resampling)
     return replace(plan, judges=judges), refitting
@@ -165,7 +244,7 @@ def _check_failures(report: Report) -> None:
     total = len({unit.graph for unit in report.units})
     for method, failed in report.failures.items():
         key, reason = failed[0]
-        warnings.warn(
+        warn(
             f"{method} gave no scores for {len(failed)} of {total} graphs (see Report.failures);"
             f" graph {key!r}: {reason}",
             stacklevel=5,  # of the call of `evaluate`, beneath its two decorators

@@ -1,6 +1,7 @@
 """Explain inputs with known true nodes, shares or pixels, and score the results."""
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def evaluate_truth(
     *,
     target: Any = None,
     bonds: Sequence[tuple[ArrayLike, ArrayLike]] | None = None,
+    top: Sequence[int] = (),
     progress: bool | None = None,
 ) -> "pd.DataFrame":
     """Score methods against the known truth of every input, always including `random`.
@@ -49,12 +51,14 @@ def evaluate_truth(
         target: see `explain`.
         bonds: for each input, the ends (M, 2) of its bonds and which bonds are true (M,). Bonds are
             scored as well, by the mean relevance of their atoms.
+        top: numbers k of the most relevant nodes, such as `range(10, 90, 10)`. For each of them the
+            precision and the token-F1 of these nodes are measured too ("precision_at_10").
         progress: whether to show a progress bar. None shows it only on a terminal.
 
     Returns:
         A data frame with the columns graph (the position in `inputs`), method, operator ("none"),
         metric, value and note. If an input cannot be used or a score is not defined, value is NaN
-        and note says why.
+        and note says why. Its `attrs["seconds"]` has the mean time of an explanation by method.
 
     Raises:
         ValueError: a truth does not fit its input, or a method returns relevance that is not
@@ -67,18 +71,21 @@ def evaluate_truth(
     explainers = _with_random(model, methods)
     arrays = [np.asarray(truth) for truth in truths]
     prepared, notes = _prepare(model, inputs, arrays)
+    seconds: dict[str, float] = {}
     rows: list[tuple[int, str, str, str, float, str]] = []
     with progress_bar("evaluating", len(prepared) * len(explainers), show=progress) as advance:
         for explainer in explainers:
-            scores_of = {k: dict.fromkeys(metrics_for(arrays[k]), np.nan) for k in notes}
-            computed = explanations_or_errors(model, prepared, explainer, target=target)
+            scores_of = {k: dict.fromkeys(metrics_for(arrays[k], top), np.nan) for k in notes}
+            begun = perf_counter()
+            computed = list(explanations_or_errors(model, prepared, explainer, target=target))
+            seconds[explainer.name] = (perf_counter() - begun) / max(len(prepared), 1)
             for graph, explanation in computed:
                 if isinstance(explanation, Exception):
                     raise ValueError(
                         f"graph {graph}, method {explainer.name!r}: relevance contains values that"
                         " are not finite."
                     ) from explanation
-                scores_of[graph] = _scores(explanation, arrays[graph], graph)
+                scores_of[graph] = _scores(explanation, arrays[graph], graph, top)
                 if bonds is not None:
                     ends, is_true = bonds[graph]
                     of_bonds = bond_scores(explanation.relevance, ends)
@@ -93,7 +100,9 @@ def evaluate_truth(
                     reason = notes.get(graph) or undefined(truth) or "relevance is constant"
                     note = reason if np.isnan(value) else ""
                     rows.append((graph, explainer.name, "none", name, value, note))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame.attrs["seconds"] = seconds
+    return frame
 
 
 def evaluate_nothing(
@@ -251,12 +260,13 @@ def _prepare(
         if isinstance(item, Exception):
             notes[graph] = f"left out: {item}"
             continue
-        _check_fit(item, truth, graph)
+        check_fit(item, truth, graph)
         prepared.append((graph, item))
     return prepared, notes
 
 
-def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
+def check_fit(item: Input, truth: NDArray[Any], graph: int | str) -> None:
+    """Raise ValueError unless a truth has an entry for each node, or each pixel, of its graph."""
     if truth.ndim == 1:
         expected: tuple[int, ...] = (item.num_nodes,)
     elif item.segments is None:
@@ -267,12 +277,20 @@ def _check_fit(item: Input, truth: NDArray[Any], graph: int) -> None:
         raise ValueError(f"graph {graph}: truth has shape {truth.shape}, expected {expected}.")
 
 
-def _scores(explanation: Explanation, truth: NDArray[Any], graph: int) -> dict[str, float]:
+def comparable_relevance(explanation: Explanation, truth: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the relevance of nodes (N,), or of pixels (H, W) for a truth about pixels."""
     relevance = np.asarray(explanation.relevance, dtype=np.float64)
     if truth.ndim == 2:
         assert explanation.segments is not None
-        relevance = relevance[explanation.segments]  # (N,) -> (H, W)
+        relevance = relevance[explanation.segments]
+    return relevance
+
+
+def _scores(
+    explanation: Explanation, truth: NDArray[Any], graph: int, top: Sequence[int]
+) -> dict[str, float]:
+    relevance = comparable_relevance(explanation, truth)
     try:
-        return {name: score(relevance, truth) for name, score in metrics_for(truth).items()}
+        return {name: score(relevance, truth) for name, score in metrics_for(truth, top).items()}
     except ValueError as error:
         raise ValueError(f"graph {graph}, method {explanation.method!r}: {error}") from error

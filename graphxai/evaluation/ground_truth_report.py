@@ -1,7 +1,7 @@
 """Score explanations against the atoms that a rule names, and write tables."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,18 @@ import pandas as pd
 from rdkit import Chem
 
 from graphxai.datasets.rules import RULES
+from graphxai.explainers import REGISTRY
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.writing import folder_at, write_whole
 
 from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth
-from .output import markdown_table
+from .output import markdown_table, milliseconds
 from .statistics import bootstrap, compare_pairs
 
 ROWS, SCORES = "rows.csv", "scores.json"
+COSTS = ("ms", "passes")  # of an explanation
 FURTHER = {
     "Mean ROC-AUC of the bonds": "bond_roc_auc",
     "False positives among the nodes where nothing is true": "false_positives",
@@ -62,7 +64,9 @@ def measure(
         rows.append(evaluate_bonds(model, inputs, bonds, target=target))
         no_true_bond = [(pairs, np.zeros(len(pairs), dtype=bool)) for pairs in ends]
         rows.append(evaluate_bonds(model, nothing, no_true_bond, target=target))
-    return pd.concat(rows, ignore_index=True)
+    joined = pd.concat(rows, ignore_index=True)
+    joined.attrs["seconds"] = rows[0].attrs["seconds"]
+    return joined
 
 
 def rule_bonds(rule: str, smiles: str) -> tuple[np.ndarray, np.ndarray]:
@@ -97,8 +101,11 @@ def not_above_random(values: pd.DataFrame) -> set[str]:
     return {t.first for t in tests if not (t.significant and t.difference.mean > 0)} | {"random"}
 
 
-def detail(rows: pd.DataFrame) -> str:
-    """Return a Markdown table of means with 95 % intervals, with a row per method."""
+def detail(rows: pd.DataFrame, seconds: Mapping[str, float] | None = None) -> str:
+    """Return a Markdown table of means with 95 % intervals, with a row per method.
+
+    Given the seconds of an explanation by method, it has columns of milliseconds and passes.
+    """
     names = list(rows.metric.unique())
     lines = []
     for method in rows.method.unique():
@@ -109,8 +116,12 @@ def detail(rows: pd.DataFrame) -> str:
             lost = len(every) - len(values)
             shown = str(bootstrap(values.to_numpy())) if len(values) else "not defined"
             cells.append(shown + (f" ({lost} not defined)" if lost and len(values) else ""))
+        if seconds:
+            registered = REGISTRY.get(method.partition(" (")[0])
+            time = milliseconds(seconds.get(method, float("nan")))
+            cells += [time, registered.traits.cost if registered else ""]
         lines.append([f"`{method}`", *cells])
-    return "\n".join(markdown_table(["method", *names], lines))
+    return "\n".join(markdown_table(["method", *names, *COSTS[: 2 * bool(seconds)]], lines))
 
 
 def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
@@ -154,5 +165,7 @@ def tables(out: Path, names: Sequence[str]) -> str:
         if shown := overview(rows, metric):
             parts.append(f"## {title}\n\n{shown}")
     for name in names:
-        parts.append(f"### {name}, n = {scores[name]['explained']}\n\n{detail(rows[name])}")
+        of = scores[name]
+        text = detail(rows[name], of.get("seconds"))
+        parts.append(f"### {name}, n = {of['explained']}\n\n{text}")
     return "\n".join(parts)

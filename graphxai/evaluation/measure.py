@@ -30,6 +30,7 @@ from graphxai.wrapping.eval_replica import copied
 from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series
+from .ground_truth import comparable_relevance
 from .metrics import Metric
 from .statistics import relative_change
 from .store import GRID, Key, Unit
@@ -53,6 +54,7 @@ class MeasurementPlan:
         seed: the seed of all random numbers.
         judges: by operator, the model that computes the curves in place of the explained model.
         resampling: how `resample` draws atoms, if it is among the operators.
+        truths: by key, what is known to be true of the graphs, see `truth_metrics.metrics_for`.
     """
 
     explainers: tuple[Explainer, ...]
@@ -62,6 +64,7 @@ class MeasurementPlan:
     seed: int
     judges: Mapping[str, Model] = field(default_factory=dict)
     resampling: Resampling | None = None
+    truths: Mapping[Key, NDArray[Any]] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Return whether the metric of this name is wanted."""
@@ -210,7 +213,7 @@ def _units(
                 blank,
                 method=name,
                 target=explanation.target,
-                values=_values(plan, series_of_method),
+                values=_with_truth(plan, key, explanation, _values(plan, series_of_method)),
                 curves={
                     operator: _curves(of_operator)
                     for operator, of_operator in series_of_method.items()
@@ -226,7 +229,7 @@ def _values(plan: MeasurementPlan, series: Mapping[str, Series]) -> dict[str, di
     """Return all values that follow from the curves. Those of undefined curves are NaN."""
     values: dict[str, dict[str, float]] = {}
     for metric in plan.metrics:
-        if metric.measure is None:
+        if metric.measure is None or metric.with_truth:
             continue
         measured = series if metric.removal else {NO_REMOVAL: next(iter(series.values()))}
         for operator, of_operator in measured.items():
@@ -234,6 +237,20 @@ def _values(plan: MeasurementPlan, series: Mapping[str, Series]) -> dict[str, di
             value = float("nan") if undefined else float(metric.measure(of_operator))
             values.setdefault(operator, {})[metric.name] = value
     return values
+
+
+def _with_truth(
+    plan: MeasurementPlan, key: Key, explanation: Explanation, values: dict[str, dict[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Add to a graph's values how its relevance agrees with its truth, NaN if it has none."""
+    truth, scores = plan.truths.get(key), {}
+    for metric in plan.metrics:
+        if metric.with_truth and metric.measure is not None:
+            relevance = None if truth is None else comparable_relevance(explanation, truth)
+            scores[metric.name] = (
+                float("nan") if relevance is None else float(metric.measure(relevance, truth))
+            )
+    return values | {NO_REMOVAL: values.get(NO_REMOVAL, {}) | scores} if scores else values
 
 
 def _undefined(plan: MeasurementPlan) -> dict[str, dict[str, float]]:

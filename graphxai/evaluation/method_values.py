@@ -17,7 +17,7 @@ from graphxai.api import explain
 from graphxai.explainers.registry import Method, each_of, get_explainer, told_apart
 from graphxai.explanation.compute.models import Model
 
-from .metrics import METRICS
+from .metrics import METRICS, TRUTH_METRICS, higher_is_better
 from .robustness import Robustness
 from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
 from .store import Key, Unit
@@ -154,9 +154,8 @@ class MethodValues:
         wanted = (operator, "none")
         names = {m for u in self.units for op, of in u.values.items() for m in of
                  if operator is None or op in wanted}  # fmt: skip
-        return tuple(name for name in METRICS if name in names) + tuple(
-            sorted(names - set(METRICS))
-        )
+        known = (*METRICS, *TRUTH_METRICS)
+        return tuple(name for name in known if name in names) + tuple(sorted(names - set(known)))
 
     @property
     def failures(self) -> dict[str, list[tuple[Key, str]]]:
@@ -181,6 +180,14 @@ class MethodValues:
             else np.nan
             for method, each in by_method.items()
         }
+
+    def passes(self) -> dict[str, str]:
+        """Return how many passes each method takes for an explanation, as text such as "1 forward".
+
+        It is "" for a report that was stored without them.
+        """
+        costs = self.settings.get("costs", {})
+        return {method: str(costs.get(method, "")) for method in self.methods}
 
     def values(self, metric: str, operator: str | None = None) -> dict[str, NDArray[np.float64]]:
         """Return the values (n,) by method in the same order of graphs, NaN if one is missing."""
@@ -211,11 +218,25 @@ class MethodValues:
 
     def ranking(self, metric: str, operator: str | None = None) -> list[str]:
         """Return the methods by their mean, the best first and those without a value last."""
-        sign = -1 if metric not in METRICS or METRICS[metric].higher_is_better else 1
+        sign = -1 if higher_is_better(metric) else 1
         intervals = self.intervals(metric, operator)
         return sorted(
             intervals, key=lambda name: sign * intervals[name].mean if intervals[name].n else np.inf
         )
+
+    def best(self, metric: str, operator: str | None = None) -> list[str]:
+        """Return the method with the best mean, and those whose mean has the same three decimals.
+
+        There are none without a value. Whether others differ from them is tested by
+        `against_the_best`.
+        """
+        intervals = self.intervals(metric, operator)
+        first = intervals[self.ranking(metric, operator)[0]]
+        return [
+            name
+            for name, each in intervals.items()
+            if each.n and f"{each.mean:z.3f}" == f"{first.mean:z.3f}"
+        ]
 
     def compare(
         self,

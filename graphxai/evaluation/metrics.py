@@ -7,16 +7,21 @@ interval.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter, signature
+from typing import TypeAlias
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from graphxai.runtime.options import did_you_mean
 
 from .curves import Curve, Series
+from .truth_metrics import NODE_METRICS, PIXEL_METRICS, SHARE_METRICS, metrics_for
 
+MetricNames: TypeAlias = "str | Callable[..., float] | Sequence[str | Callable[..., float]]"
 TENTHS = tuple(k / 10 for k in range(1, 10))
 DEFAULT_METRICS = ("auac", "au_mse", "srg", "partial_sums_scaled")
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
@@ -37,16 +42,19 @@ class Metric:
         classes_only: whether it needs probabilities, so that it does not apply to a regression.
         removal: whether it depends on how nodes are removed.
         coalitions: whether it needs the outputs for random coalitions of nodes.
+        with_truth: whether it compares relevance with a known truth. `measure` is then a function
+            `(relevance, truth) -> float` of two arrays, see `truth_metrics.metrics_for`.
     """
 
     name: str
     higher_is_better: bool
     source: str
     summary: str
-    measure: Callable[[Series], float] | None
+    measure: Callable[..., float] | None
     classes_only: bool = False
     removal: bool = True
     coalitions: bool = False
+    with_truth: bool = False
 
     @property
     def direction(self) -> str:
@@ -57,6 +65,25 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 
 
+def _of_function(measure: Callable[..., float], higher_is_better: bool, source: str) -> Metric:
+    """Return a function as a metric: of a graph's series, or of its relevance and its truth."""
+    arguments = [
+        parameter
+        for parameter in signature(measure).parameters.values()
+        if parameter.default is Parameter.empty and parameter.kind != Parameter.VAR_KEYWORD
+    ]
+    if len(arguments) not in (1, 2):
+        raise ValueError(
+            f"the metric {measure.__name__} takes {len(arguments)} arguments: it should take a"
+            " graph's Series, or its relevance and its truth."
+        )
+    name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
+    truth = len(arguments) == 2
+    return Metric(
+        name, higher_is_better, source, summary, measure, removal=not truth, with_truth=truth
+    )
+
+
 def metric(
     higher_is_better: bool,
     source: str,
@@ -64,16 +91,18 @@ def metric(
     classes_only: bool = False,
     removal: bool = True,
     coalitions: bool = False,
-) -> Callable[[Callable[[Series], float]], Callable[[Series], float]]:
+) -> Callable[[Callable[..., float]], Callable[..., float]]:
     """Register a function of a graph's `Series` as a metric under the function's name.
 
-    The first line of its docstring becomes the summary. Arguments are as for `Metric`.
+    The first line of its docstring becomes the summary. Arguments are as for `Metric`. A function
+    of two arguments gets a graph's relevance and its truth instead.
     """
 
-    def add(measure: Callable[[Series], float]) -> Callable[[Series], float]:
-        name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
-        METRICS[name] = Metric(
-            name, higher_is_better, source, summary, measure, classes_only, removal, coalitions
+    def add(measure: Callable[..., float]) -> Callable[..., float]:
+        made = _of_function(measure, higher_is_better, source)
+        removal_counts = removal and not made.with_truth
+        METRICS[made.name] = replace(
+            made, classes_only=classes_only, removal=removal_counts, coalitions=coalitions
         )
         return measure
 
@@ -259,30 +288,70 @@ ROAR = Metric(
 )
 
 
-def choose_metrics(names: str | Iterable[str], kind: str) -> list[Metric]:
-    """Return metrics by name for a kind of task, where "all" means those that fit it.
+# Of a known truth. They are measured where `evaluate` is given truths.
+TRUTH_METRICS: dict[str, Metric] = {
+    name: replace(_of_function(measure, True, "known truth"), name=name)
+    for of_kind in (NODE_METRICS, SHARE_METRICS, PIXEL_METRICS)
+    for name, measure in of_kind.items()
+}
+
+
+def known_metric(name: str) -> Metric | None:
+    """Return the metric of this name, or None for a name that is not registered."""
+    return METRICS.get(name) or TRUTH_METRICS.get(name)
+
+
+def higher_is_better(name: str) -> bool:
+    """Return whether larger values of a metric are better, as those of functions of a user are."""
+    known = known_metric(name)
+    return known is None or known.higher_is_better
+
+
+def choose_metrics(
+    names: "MetricNames", kind: str, truths: Sequence[ArrayLike] = ()
+) -> list[Metric]:
+    """Return metrics for a kind of task, where "all" means those that fit it.
+
+    A function that is not registered counts as a metric of which more is better. With truths, the
+    first metric that fits them is added if none of them is among the names.
 
     Raises:
-        ValueError: a metric is unknown or does not fit the task.
-        TypeError: a metric is no name.
+        ValueError: a metric is unknown, does not fit the task, or needs truths.
     """
-    if names == "all":
-        return [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
-    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
-    for name in chosen:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"metrics are chosen by name, not as {type(name).__name__}: register one with"
-                " @metric of graphxai.evaluation.metrics, and pass its name."
-            )
-        if name not in METRICS:
-            hint = did_you_mean(name, METRICS)
-            raise ValueError(f"unknown metric {name!r}; choose from {', '.join(METRICS)}.{hint}")
-        if METRICS[name].classes_only and kind == "regression":
-            raise ValueError(f"metric {name!r} needs probabilities, which a regression lacks.")
+    fitting = [TRUTH_METRICS[name] for name in metrics_for(truths[0])] if truths else []
+    if isinstance(names, str) and names == "all":
+        chosen = [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
+        return [m for m in chosen if truths or not m.with_truth] + fitting
+    given = [names] if isinstance(names, str) or callable(names) else list(dict.fromkeys(names))
+    chosen = [_chosen(each) for each in given]
     if not chosen:
         raise ValueError(f"no metric given; choose from {', '.join(METRICS)}.")
-    return [METRICS[name] for name in chosen]
+    for each in chosen:
+        if each.classes_only and kind == "regression":
+            raise ValueError(f"metric {each.name!r} needs probabilities, which a regression lacks.")
+        if each.with_truth and not truths:
+            raise ValueError(f"metric {each.name!r} compares with a truth: give truths=.")
+        if each.name in TRUTH_METRICS and each not in fitting:
+            listed = ", ".join(metric.name for metric in fitting)
+            raise ValueError(f"metric {each.name!r} does not fit the truths; {listed} do.")
+    return chosen if any(each.with_truth for each in chosen) else chosen + fitting[:1]
+
+
+def _chosen(given: "str | Callable[..., float]") -> Metric:
+    """Return a metric by its name, or that of a function."""
+    if not (isinstance(given, str) or callable(given)):
+        raise TypeError(f"a metric is a name or a function, not {type(given).__name__}.")
+    if not isinstance(given, str):
+        made = _of_function(given, True, "a function of the user")
+        registered = known_metric(made.name)
+        if registered is not None and registered.measure is not given:
+            raise ValueError(f"there is a metric {made.name!r} already: rename the function.")
+        return registered or made
+    if (registered := known_metric(given)) is None:
+        names = (*METRICS, *TRUTH_METRICS)
+        hint = did_you_mean(given, names)
+        raise ValueError(f"unknown metric {given!r}; choose from {', '.join(METRICS)}.{hint}")
+    return registered
 
 
 def _winner(logits: torch.Tensor, series: Series, fraction: float) -> int:

@@ -13,15 +13,13 @@ from graphxai.explanation.files import write_csv
 from graphxai.runtime.writing import atomic_write, folder_at, write_whole
 
 from .method_values import MethodValues
-from .metrics import DEFAULT_METRICS, METRICS
+from .metrics import DEFAULT_METRICS, higher_is_better, known_metric
 from .robustness import SHARES
 from .statistics import COLUMNS
 from .store import finite_or_null
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from .statistics import Interval
 
 LEADING = (*DEFAULT_METRICS, "roar")  # the metrics that the summary tests
 
@@ -34,7 +32,8 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     * `results.csv`, and with pyarrow `results.parquet`: all rows;
     * `comparisons.csv`: all tests;
     * `summary.json` and `summary.md`: the summary for programs and readers;
-    * `table.csv` and `table.tex`: the summary's table for spreadsheets and papers;
+    * `table.csv`, with pyarrow `table.parquet`, and `table.tex`: the summary's table for
+      spreadsheets, programs and papers;
     * the figures as PNG and SVG.
     """
     folder_at(folder)
@@ -48,9 +47,12 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     summary = json.dumps(_summary(report), indent=1, allow_nan=False)
     write_whole(folder / "summary.json", summary + "\n")
     write_whole(folder / "summary.md", summary_markdown(report, figures))
-    write_csv(table_frame(report), folder / "table.csv", index=False)
-    tables = [_tabular(report, operator) for operator in report.operators or ("none",)]
-    write_whole(folder / "table.tex", "\n".join(tables))
+    frame = table_frame(report)
+    write_csv(frame, folder / "table.csv", index=False)
+    if find_spec("pyarrow") is not None:
+        with atomic_write(folder / "table.parquet", "wb") as file:
+            frame.to_parquet(file, index=False)
+    write_whole(folder / "table.tex", latex_tables(report))
     return folder
 
 
@@ -93,13 +95,7 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
         for metric in LEADING:
             if metric in report.metrics(operator):
                 lines += _against_the_best(report, metric, operator)
-    lines += (
-        _times(report)
-        + _operators(report)
-        + _seeds(report)
-        + _conservation(report)
-        + _glossary(report)
-    )
+    lines += _operators(report) + _seeds(report) + _conservation(report) + _glossary(report)
     lines += [f"![{name}]({name}.png)" for name in figures] + [""] if figures else []
     made = json.dumps(finite_or_null(report.settings), indent=1).replace("<", "\\u003c")
     lines += ["## How it was made", "", "```json", made, "```", ""]
@@ -131,13 +127,15 @@ def _robustness(report: MethodValues) -> list[str]:
 def _table(report: MethodValues, operator: str) -> list[str]:
     frame = report.table(operator)
     lines = []
+    frame["ms"] = {name: milliseconds(time) for name, time in report.seconds().items()}
+    frame["passes"] = report.passes()
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]
         lines += markdown_table(
             ["method", *(f"{m} {_arrow(m)}".strip() for m in some.columns)], rows
         )
-    return lines
+    return [*lines, "ms: mean time of one explanation, of graphs that share passes.", ""]
 
 
 def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[str]:
@@ -165,14 +163,9 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
     ]
 
 
-def _times(report: MethodValues) -> list[str]:
-    """Write how long each method took."""
-    times = {name: time for name, time in report.seconds().items() if math.isfinite(time)}
-    if not times:
-        return []
-    lines = ["## Time", "", "Mean time of one explanation, of graphs that share passes.", ""]
-    rows = [(_name(report, name), f"{1000 * time:.2f}") for name, time in times.items()]
-    return lines + markdown_table(("method", "ms"), rows)
+def milliseconds(seconds: float) -> str:
+    """Write a mean time, or "" where it was not measured."""
+    return f"{1000 * seconds:.2f}" if math.isfinite(seconds) else ""
 
 
 def _operators(report: MethodValues) -> list[str]:
@@ -233,7 +226,7 @@ def _glossary(report: MethodValues) -> list[str]:
         " most relevant nodes, and p(rest k) for the graph without these.",
         "",
     ]
-    measured = [METRICS[name] for name in report.metrics() if name in METRICS]
+    measured = [metric for name in report.metrics() if (metric := known_metric(name))]
     lines += [
         f"* `{_cell(metric.name)}`: {_cell(metric.summary)} {metric.direction.capitalize()}"
         f" ({_cell(metric.source)})."
@@ -256,6 +249,7 @@ def _summary(report: MethodValues) -> dict[str, Any]:
         "failures": {name: len(values) for name, values in report.failures.items()},
         "results": results,
         "seconds": report.seconds(),
+        "passes": report.passes(),
         "agreement": {
             metric: report.agreement(metric).to_dict()
             for metric in LEADING
@@ -298,9 +292,7 @@ def _save(report: Any, kind: str, stem: Path, operator: str | None) -> None:
 
 
 def _arrow(metric: str) -> str:
-    if metric not in METRICS:
-        return ""
-    return "↑" if METRICS[metric].higher_is_better else "↓"
+    return "↑" if higher_is_better(metric) else "↓"
 
 
 def _name(report: MethodValues, method: Any) -> str:
@@ -323,63 +315,75 @@ LATEX_SPECIAL = {
 def table_frame(report: MethodValues) -> pd.DataFrame:
     """Return a table with a row for each operator, metric and method.
 
-    Its columns are the mean with the ends of its 95 % bootstrap interval, the number of graphs, and
-    the mean time of one explanation in milliseconds.
+    Its columns are the mean with the ends of its 95 % bootstrap interval over graphs, the number of
+    graphs, the standard deviation of the means of several models (`sd`, and how many `models` there
+    are), whether the mean is the best or ties with it (`best`), the mean time of one explanation in
+    milliseconds (`ms`), and the passes that the method says it takes (`passes`).
     """
     import pandas as pd
 
-    seconds = report.seconds()
-    rows = [
-        (operator, metric, name, each.mean, each.low, each.high, each.n, 1000 * seconds[name])
-        for operator in report.operators or ("none",)
-        for metric in report.metrics(operator)
-        for name, each in report.intervals(metric, operator).items()
-    ]
-    columns = ["operator", "metric", "method", "mean", "low", "high", "graphs", "ms"]
-    return pd.DataFrame(rows, columns=columns)
+    seconds, passes = report.seconds(), report.passes()
+    rows: list[tuple[Any, ...]] = []
+    for operator in report.operators or ("none",):
+        for metric in report.metrics(operator):
+            seeds, best = report.seeds(metric, operator), report.best(metric, operator)
+            rows += [
+                (
+                    operator, metric, name, each.mean, each.low, each.high, each.n,
+                    seeds.sd[name], seeds.shape[1] - 2, name in best,
+                    1000 * seconds[name], passes[name],
+                )
+                for name, each in report.intervals(metric, operator).items()
+            ]  # fmt: skip
+    columns = ["operator", "metric", "method", "mean", "low", "high", "graphs"]
+    return pd.DataFrame(rows, columns=[*columns, "sd", "models", "best", "ms", "passes"])
 
 
-def _tabular(report: MethodValues, operator: str) -> str:
-    """Return the table of an operator in LaTeX (booktabs), with the best mean in bold."""
+def latex_tables(report: MethodValues) -> str:
+    """Return the summary's tables in LaTeX, one for each operator."""
+    return "\n".join(latex_table(report, each) for each in report.operators or ("none",))
+
+
+def latex_table(report: MethodValues, operator: str) -> str:
+    """Return the table of an operator in LaTeX (booktabs), with the best means in bold."""
     metrics = report.metrics(operator)
-    intervals = {metric: report.intervals(metric, operator) for metric in metrics}
-    best = {metric: report.ranking(metric, operator)[0] for metric in metrics}
-    seconds = report.seconds()
+    frame = table_frame(report)
+    cells = frame[frame.operator == operator].set_index(["method", "metric"])
     graphs = len({unit.graph for unit in report.units})
     removal = f", nodes removed by {operator}" if report.operators else ""
+    models = len({unit.checkpoint for unit in report.units})
+    spread = f"; $\\pm$ standard deviation between {models} models" if models > 1 else ""
     lines = [
-        f"% {graphs} graphs{removal}; means with 95 % bootstrap intervals; ms for one explanation",
-        rf"\begin{{tabular}}{{l{'c' * len(metrics)}r}}",
+        f"% {graphs} graphs{removal}; means with 95 % bootstrap intervals over graphs{spread};"
+        " bold: the best means; ms and passes for one explanation",
+        rf"\begin{{tabular}}{{l{'c' * len(metrics)}rl}}",
         r"\toprule",
-        " & ".join(["method", *map(_latex_heading, metrics), "ms"]) + r" \\",
+        " & ".join(["method", *map(_latex_heading, metrics), "ms", "passes"]) + r" \\",
         r"\midrule",
     ]
     for name in report.methods:
-        cells = [
-            _latex_cell(of_method[name], bold=best[metric] == name)
-            for metric, of_method in intervals.items()
-        ]
-        time = f"{1000 * seconds[name]:.1f}" if math.isfinite(seconds[name]) else "--"
-        lines.append(" & ".join([_latex_escaped(report.labelled(name)), *cells, time]) + r" \\")
+        rows = [cells.loc[(name, metric)] for metric in metrics]
+        ends = milliseconds(rows[0].ms / 1000) or "--", _latex_escaped(rows[0].passes)
+        row = [_latex_escaped(report.labelled(name)), *map(_latex_cell, rows), *ends]
+        lines.append(" & ".join(row) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _latex_heading(metric: str) -> str:
     """Return a metric's name with an arrow that says which values are better."""
-    if metric not in METRICS:
-        return _latex_escaped(metric)
-    arrow = r"\uparrow" if METRICS[metric].higher_is_better else r"\downarrow"
+    arrow = r"\uparrow" if higher_is_better(metric) else r"\downarrow"
     return f"{_latex_escaped(metric)} ${arrow}$"
 
 
-def _latex_cell(interval: Interval, *, bold: bool) -> str:
-    """Return a mean with its interval."""
-    if not interval.n:
+def _latex_cell(row: Any) -> str:
+    """Return a mean with its interval, and its spread between models if there are several."""
+    if not row.graphs:
         return "--"
-    mean = f"{interval.mean:.3f}".replace("-", "$-$")
-    ends = f"[{interval.low:.3f}, {interval.high:.3f}]".replace("-", "$-$")
-    mean = rf"\textbf{{{mean}}}" if bold else mean
-    return rf"{mean} {{\small {ends}}}"
+    mean = f"{row['mean']:z.3f}".replace("-", "$-$")
+    ends = f"[{row.low:z.3f}, {row.high:z.3f}]".replace("-", "$-$")
+    spread = rf" $\pm$ {row.sd:.3f}" if row.models > 1 else ""
+    mean = rf"\textbf{{{mean}}}" if row.best else mean
+    return rf"{mean}{spread} {{\small {ends}}}"
 
 
 def _latex_escaped(text: str) -> str:

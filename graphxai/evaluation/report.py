@@ -13,12 +13,13 @@ from graphxai.visualization.text import minus_signs
 
 from .method_values import MethodValues
 from .metrics import METRICS
-from .output import save_report
+from .output import latex_table, latex_tables, save_report, table_frame
 from .robustness import merged_robustness
 from .statistics import Interval
 from .store import GRID, Key
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -104,6 +105,20 @@ class Report(MethodValues):
         panels = {metric: {name: of[name] for name in ranked} for metric, of in spans.items()}
         directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
         return forest_figure(panels, directions=directions, title=title)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one table for a paper, see `output.table_frame`."""
+        return table_frame(self)
+
+    def to_latex(self, operator: str | None = None) -> str:
+        """Return the table in LaTeX (booktabs), with the best mean of each metric in bold.
+
+        Means that agree in three decimals are bold together.
+
+        Args:
+            operator: how nodes were removed, by default a table for each operator of the report.
+        """
+        return latex_tables(self) if operator is None else latex_table(self, operator)
 
     def save(self, folder: str | Path) -> Path:
         """Write rows, tables, tests and figures to a folder, as `output.save_report` does."""

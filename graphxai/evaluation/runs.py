@@ -78,6 +78,7 @@ class EvaluationOptions(TypedDict, total=False):
     judge: "Model | None"
     refit: RefitOption | None
     resampling: Resampling | None
+    truths: "Sequence[Any] | Mapping[Key, Any] | None"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ class Run:
         ]
         notes = {explainer.name: explainer.traits.note for explainer in plan.explainers}
         notes = {name: note for name, note in notes.items() if note}
-        settings |= {"methods": names, "notes": notes, "checkpoints": [checkpoint]}
+        costs = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
+        settings |= {"methods": names, "notes": notes, "costs": costs, "checkpoints": [checkpoint]}
         return cls(model, graphs, refitting, store, settings, digests, earlier)
 
     def with_judges(self, plan: MeasurementPlan, progress: bool | None) -> MeasurementPlan:
@@ -274,7 +276,14 @@ def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> di
     from graphxai.explanation.compute.models import versions
 
     version_of = versions()
-    of_draws = {} if plan.resampling is None else {"resampling": plan.resampling.settings()}
+    of_draws: dict[str, Any] = {}
+    if plan.resampling is not None:
+        of_draws["resampling"] = plan.resampling.settings()
+    if plan.truths:
+        content = hashlib.sha256()
+        for key, truth in plan.truths.items():
+            content.update(f"{key}{truth.shape}".encode() + truth.tobytes())
+        of_draws["truths"] = content.hexdigest()[:12]
     return of_draws | {
         "model": model.origin.name,
         "sha256": weights_hash(model),

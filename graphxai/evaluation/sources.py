@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +21,12 @@ from .store import Key
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """The graphs of a benchmark and their labels, by key."""
+    """The graphs of a benchmark, their labels and the true nodes of some, by key."""
 
     title: str
     inputs: Mapping[Key, Any]
     labels: Mapping[Key, Any] = field(default_factory=dict)
+    truths: Mapping[Key, Any] = field(default_factory=dict)
 
     def sample(self, limit: int | None, seed: int = 0) -> "BenchmarkSource":
         """Return at most `limit` graphs, drawn with the seed, in their original order."""
@@ -36,12 +37,12 @@ class BenchmarkSource:
         keys = list(self.inputs)
         chosen = set(random.Random(seed).sample(range(len(keys)), limit))
         kept = {key: self.inputs[key] for k, key in enumerate(keys) if k in chosen}
-        return BenchmarkSource(self.title, kept, self.labels)
+        return replace(self, inputs=kept)
 
     def labelled(self) -> "BenchmarkSource":
         """Return the graphs that have a label."""
         kept = {key: value for key, value in self.inputs.items() if key in self.labels}
-        return BenchmarkSource(self.title, kept, self.labels)
+        return replace(self, inputs=kept)
 
 
 def bace_part(model: Model, part: str = "test", root: str | Path | None = None) -> BenchmarkSource:
@@ -117,7 +118,9 @@ def mnist_part(
     return BenchmarkSource(title, dict(enumerate(images)), dict(enumerate(labels.tolist())))
 
 
-def graph_part(model: Model, part: str, folder: str | Path) -> BenchmarkSource:
+def graph_part(
+    model: Model, part: str, folder: str | Path, truths: str | None = None
+) -> BenchmarkSource:
     """Return the graphs of a folder by their positions, with labels for the first task.
 
     If the model was trained on these graphs, only those in a part of its split are returned. For a
@@ -127,10 +130,15 @@ def graph_part(model: Model, part: str, folder: str | Path) -> BenchmarkSource:
         model: the model whose metadata hold the split.
         part: "train", "valid" or "test".
         folder: see `graphxai.datasets.graph_folders`.
+        truths: the attribute of a graph that is true at its true nodes (N,), if there is one.
+
+    Raises:
+        ValueError: there is no such attribute, or single nodes are explained.
     """
     from graphxai.datasets.graph_folders import digest_of, load_graphs, plain
 
-    graphs = [plain(graph) for graph in load_graphs(folder).graphs]
+    as_stored = load_graphs(folder).graphs
+    graphs = [plain(graph) for graph in as_stored]
     metadata = model.origin.metadata
     split, name = metadata.get("split"), Path(folder).name
     level = getattr(model.config, "level", "graph")  # wrapped models have none
@@ -139,6 +147,8 @@ def graph_part(model: Model, part: str, folder: str | Path) -> BenchmarkSource:
         chosen = list(map(int, split[part]))
         title = f"{name}, {part} part of the model's split"
     if level == "node":
+        if truths:
+            raise ValueError("truths are for models that answer for graphs, not for nodes.")
         return _node_part(model, graphs, chosen, title)
     chosen = list(range(len(graphs))) if chosen is None else chosen
     inputs: dict[Key, Any] = {k: graphs[k] for k in chosen}
@@ -146,7 +156,23 @@ def graph_part(model: Model, part: str, folder: str | Path) -> BenchmarkSource:
     if model.config.tasks[0].classes:
         first = {k: float(graphs[k].y.reshape(-1)[0]) for k in chosen if graphs[k].y is not None}
         labels = {k: int(label) for k, label in first.items() if not math.isnan(label)}
-    return BenchmarkSource(title, inputs, labels)
+    return BenchmarkSource(title, inputs, labels, _true_nodes(as_stored, chosen, truths, name))
+
+
+def _true_nodes(
+    graphs: Sequence[Any], chosen: Sequence[int], attribute: str | None, folder: str
+) -> dict[Key, Any]:
+    """Return the true nodes (N,) of the graphs that have this attribute."""
+    if attribute is None:
+        return {}
+    truths: dict[Key, Any] = {
+        k: np.asarray(graphs[k][attribute], dtype=bool).reshape(-1)
+        for k in chosen
+        if attribute in graphs[k]
+    }
+    if not truths:
+        raise ValueError(f"no graph of {folder} has an attribute {attribute!r} with true nodes.")
+    return truths
 
 
 def _node_part(
@@ -184,10 +210,12 @@ def table(
     smiles_column: str | None = None,
     label_column: str | None = None,
     tasks: Sequence[Task] = (),
+    truths: str | None = None,
 ) -> BenchmarkSource:
     """Return the molecules of a table by row number, with labels from a column.
 
-    Labels are those of one of the `tasks`, see `Table.measured`. A bound is no label.
+    Labels are those of one of the `tasks`, see `Table.measured`. A bound is no label. The column
+    `truths` lists the numbers of the true atoms, counted from 0 and separated by spaces.
 
     Raises:
         ValueError: a column is not in the table. The message names it.
@@ -198,14 +226,33 @@ def table(
     labels: Mapping[Key, Any] = {}
     opened = open_table(path, smiles_column)
     structures = opened.structures.name
-    for row, cells, problem in opened.records((structures,)):
+    true_atoms: dict[Key, Any] = {}
+    for row, cells, problem in opened.records((structures, *filter(None, [truths]))):
         inputs[row] = MoleculeError(problem) if problem else cells[structures]
+        if truths and not problem and cells[truths].strip():
+            true_atoms[row] = _listed_atoms(cells[structures], cells[truths], row)
     if label_column:
         records, plain = opened.measured(label_column, [task.name for task in tasks])
         bounds = {bound.position for bound in parsed_numbers(plain.cells).bounds}
         numbered = enumerate(zip(records, plain.cells, strict=True))
         labels = {r.number: _label(c) for k, (r, c) in numbered if c and k not in bounds}
-    return BenchmarkSource(Path(path).name, inputs, labels)
+    return BenchmarkSource(Path(path).name, inputs, labels, true_atoms)
+
+
+def _listed_atoms(smiles: str, cell: str, row: int) -> Any:
+    """Return whether each atom (N,) is among those that a cell lists."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+    count = 0 if mol is None else mol.GetNumAtoms()
+    numbers = cell.replace(",", " ").split()
+    if mol is not None and not all(n.isdecimal() and int(n) < count for n in numbers):
+        raise ValueError(
+            f"row {row}: {cell!r} does not list true atoms: write numbers from 0 to {count - 1},"
+            " separated by spaces."
+        )
+    return np.isin(np.arange(count), [int(n) for n in numbers] if mol is not None else [])
 
 
 def _label(cell: str) -> Any:
@@ -225,6 +272,7 @@ def source(
     smiles_column: str | None = None,
     label_column: str | None = None,
     task: str | None = None,
+    truths: str | None = None,
 ) -> BenchmarkSource:
     """Return the source called `name`: "bace", "mnist-superpixels", a data set of OGB, or a path.
 
@@ -239,6 +287,7 @@ def source(
         smiles_column: column of a table with structures.
         label_column: column of a table with labels.
         task: task whose labels a data set of OGB gives, by default the model's first.
+        truths: the column of a table, or attribute of graphs in a folder, with the true nodes.
 
     Raises:
         ValueError: the model does not read such inputs.
@@ -249,11 +298,11 @@ def source(
     if reads != offered and not (is_folder and reads == "molecules"):
         raise ValueError(f"model {model.origin.name!r} reads {reads}, but {name!r} has none.")
     if is_folder:
-        return graph_part(model, part, name)
+        return graph_part(model, part, name, truths)
     if name == "bace":
         return bace_part(model, part, data)
     if name == "mnist-superpixels":
         return mnist_part(part, data)
     if is_ogb_name(name):
         return ogb_part(model, name, part, data, task)
-    return table(name, smiles_column, label_column, model.config.tasks)
+    return table(name, smiles_column, label_column, model.config.tasks, truths)

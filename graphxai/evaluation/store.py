@@ -93,9 +93,8 @@ class Store:
                 f"{self.folder} already holds a run; continue it (resume) or choose another folder."
             )
         for other, before in settings_of.items():
-            changed = [k for k in settings if k != "sha256" and before.get(k) != settings[k]]
-            if other == checkpoint and before.get("sha256") != settings.get("sha256"):
-                changed.append("sha256")
+            of_model = () if other == checkpoint else ("model", "sha256")  # of another seed
+            changed = [k for k in settings if k not in of_model and before.get(k) != settings[k]]
             if changed:
                 names = ", ".join(sorted(changed))
                 raise ValueError(

@@ -9,8 +9,10 @@ ledger, or the output if scores are in its units. As in any floating-point sum, 
 large terms carry the rounding errors of the large ones.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -22,12 +24,69 @@ from graphxai.contract.inputs import prepare_all
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import NoAttentionError
 from graphxai.engine.attention.passes import cached_passes
+from graphxai.engine.request import PassMemory
 from graphxai.explainers import Attribution, Explainer, get_explainer
+from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import methods_for
 from graphxai.explanation.compute.models import Model
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
 
+from .model_check import MethodCheck, ModelCheck, in_gradients, notes_on
+
 TOLERANCE = 1e-4  # the largest relative difference, in float32
+
+
+def check(
+    model: Model,
+    inputs: Sequence[Any],
+    methods: Sequence[str] | None = None,
+    *,
+    costs: bool = True,
+    tolerance: float = TOLERANCE,
+) -> ModelCheck:
+    """Find out which methods explain a model, at what cost, and what else to know about it.
+
+    Printed, the result says in about ten lines which methods work and which fail, by what road the
+    rules of LRP act and why not by a quicker one, what each method costs, whether graphs share
+    passes, and what the model does with a graph without nodes, with ties and with look-ups. Where
+    something is in the way, it says what to change.
+
+    A method works if it gives a graph the same scores alone, in a batch and beside padding, if a
+    method without negative scores gives none, and if renumbering the nodes renumbers the scores.
+
+    Args:
+        model: a bundled, trained or wrapped model.
+        inputs: two graphs or more, as for `graphxai.explain`. Small ones do.
+        methods: the names of the methods, by default all that are made for the model.
+        costs: whether to measure what each method costs, and by what road the rules act.
+        tolerance: the largest relative difference that counts as rounding.
+
+    Raises:
+        InputError: an input cannot be read.
+        ValueError: there is no such method.
+    """
+    batches = _PreparedBatches(model, _graphs(model, inputs))
+    names = methods_for(model) if methods is None else methods
+    explainers = {name: get_explainer(name) for name in names}
+    # each batch goes through the model and through its copy in double precision
+    most = 2 * (3 + len(batches.graphs)) + 1
+    problems: list[str] = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            # with a single graph, because a model may mix the graphs of a batch
+            with _leaving_no_trace(model, batches.alone(0)), cached_passes(most):
+                checked = {
+                    name: _check_method(batches, explainer, tolerance)
+                    for name, explainer in explainers.items()
+                }
+        except AssertionError as error:
+            problems.append(str(error))
+        if costs:
+            for name, explainer in explainers.items():
+                checked[name] = _timed(batches, explainer, checked[name])
+        notes = notes_on(model, batches.together, (str(each.message) for each in warned))
+    return ModelCheck(f"{model!r}, {len(inputs)} graphs", checked, notes, tuple(problems))
 
 
 def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERANCE) -> None:
@@ -35,23 +94,41 @@ def check_all(model: Model, inputs: Sequence[Any], *, tolerance: float = TOLERAN
 
     Methods that read attention do not apply to a model without attention between nodes.
     """
-    batches = _PreparedBatches(model, _graphs(model, inputs))
-    # each batch goes through the model and through its copy in double precision
-    most = 2 * (3 + len(batches.graphs)) + 1
-    # the trace is looked for with a single graph, because a model may mix the graphs of a batch
-    with _leaving_no_trace(model, batches.alone(0)), cached_passes(most):
-        for name in methods_for(model):
-            explainer = get_explainer(name)
-            try:
-                together = explainer.attribute(model, batches.together)
-            except NoAttentionError:
-                continue
-            _check_batching(batches, explainer, together, tolerance)
-            _check_sign(explainer, together)
-            ties = getattr(model.config, "ties", "average")
-            if not explainer.traits.draws_random_numbers and ties == "average":
-                _check_renumbering(batches, explainer, together, tolerance)
+    failures = check(model, inputs, costs=False, tolerance=tolerance).failures
+    assert not failures, "\n".join(failures)
     check_ledger(model, inputs, tolerance=tolerance)
+
+
+def _check_method(
+    batches: "_PreparedBatches", explainer: Explainer, tolerance: float
+) -> MethodCheck:
+    """Say whether a method explains a model, and whether its scores have all properties."""
+    name, cost = explainer.name, explainer.traits.cost
+    ties = getattr(batches.model.config, "ties", "average")
+    try:
+        together = explainer.attribute(batches.model, batches.together)
+        _check_batching(batches, explainer, together, tolerance)
+        _check_sign(explainer, together)
+        if not explainer.traits.draws_random_numbers and ties == "average":
+            _check_renumbering(batches, explainer, together, tolerance)
+    except NoAttentionError:
+        return MethodCheck(name, cost, applies=False)
+    except Exception as error:  # a user's model may raise any
+        return MethodCheck(name, cost, f"{type(error).__name__}: {error}")
+    return MethodCheck(name, cost)
+
+
+def _timed(batches: "_PreparedBatches", explainer: Explainer, each: MethodCheck) -> MethodCheck:
+    """Add to what is known of a method that works how long it takes, and by what road."""
+    if not each.works:
+        return each
+    model, batch = batches.model, batches.alone(0)
+    memory = getattr(model, "memory", PassMemory())
+    by_rules = isinstance(explainer, GradientInput)  # other methods read what only recordings hold
+    gradients = in_gradients(model, batch, lambda: explainer.attribute(model, batch))
+    tier = memory.tier if by_rules else None
+    why = memory.why_recorded if tier == "recording" else None
+    return replace(each, gradients=gradients, tier=tier or "", why_recorded=why or "")
 
 
 class _PreparedBatches:
@@ -213,8 +290,8 @@ def check_no_trace(model: Model, inputs: Sequence[Any]) -> None:
 def _leaving_no_trace(model: Model, batch: Any) -> Iterator[None]:
     """Raise AssertionError if explaining within the block leaves a trace."""
     before = _outputs_and_gradients(model, batch)
-    with conservative(activation="ratio"), record(biases=True):
-        model(batch).sum().backward()
+    with suppress(RuntimeError), conservative(activation="ratio"), record(biases=True):
+        model(batch).sum().backward()  # unless the model has no gradients
     try:
         with conservative(activation="ratio"), record(biases=True):
             raise KeyError("left early")
@@ -263,7 +340,8 @@ def _outputs_and_gradients(model: Any, batch: Any) -> dict[str, Tensor]:
     model.eval()
     module.zero_grad()
     outputs = model(batch)
-    outputs.sum().backward()
+    if outputs.requires_grad:
+        outputs.sum().backward()
     model.train(was_training)
     gradients = {
         f"the gradient of {name}": parameter.grad.clone()

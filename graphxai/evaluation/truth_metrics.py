@@ -4,7 +4,8 @@ Scores use signed relevance, so high means relevant. A score is NaN if the truth
 distinguish anything, and `undefined` gives the reason. Ties never depend on the order of the nodes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,45 @@ def top_k_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
     Args:
         relevance, truth (bool): (N,).
     """
+    count = int(np.asarray(truth, dtype=np.bool_).sum())
+    return _true_among_top(relevance, truth, max(count, 1))[0]
+
+
+def precision_at(relevance: ArrayLike, truth: ArrayLike, k: int) -> float:
+    """Return the share of true nodes among the k most relevant, as Precision@20 in Song 2024.
+
+    Of fewer than k nodes all are taken. If nodes tie at rank k, it is the mean over all ways to
+    choose. Raises ValueError for values that cannot be compared, or if k is not positive.
+
+    Args:
+        relevance, truth (bool): (N,).
+        k: how many nodes are taken.
+    """
+    return _true_among_top(relevance, truth, k)[0]
+
+
+def token_f1(relevance: ArrayLike, truth: ArrayLike, k: int) -> float:
+    """Return the token-F1 of the k most relevant nodes (DeYoung 2019; Chefer 2021b, figure 4).
+
+    It is `2 |chosen and true| / (k + |true|)`. Chefer 2021b shows it for k = 10 to 80. Ties and
+    errors are as for `precision_at`.
+    """
+    precision, taken, true = _true_among_top(relevance, truth, k)
+    return 2 * precision * taken / (taken + true)
+
+
+def _true_among_top(relevance: ArrayLike, truth: ArrayLike, k: int) -> tuple[float, int, int]:
+    """Return the share of true nodes among the top k, the number taken, and that of true ones."""
     scores, true = _comparable(relevance, truth)
+    if k < 1:
+        raise ValueError(f"the number of nodes to take must be at least 1, not {k}.")
+    k, count = min(k, len(scores)), int(true.sum())
     if undefined(true):
-        return np.nan
-    k = int(true.sum())
+        return np.nan, k, count
     limit = np.sort(scores)[-k]
     above, tied = scores > limit, scores == limit
     places = k - above.sum()
-    return float((true[above].sum() + places * true[tied].mean()) / k)
+    return float((true[above].sum() + places * true[tied].mean()) / k), k, count
 
 
 def iou(relevance: ArrayLike, truth: ArrayLike) -> float:
@@ -174,6 +206,15 @@ PIXEL_METRICS: Mapping[str, Score] = {
 }
 
 
+def top_metrics(numbers: Sequence[int]) -> Mapping[str, Score]:
+    """Return `precision_at` and `token_f1` for each number of nodes, as "precision_at_10"."""
+    return {
+        f"{score.__name__}_{k}": partial(score, k=k)
+        for score in (precision_at, token_f1)
+        for k in numbers
+    }
+
+
 def bond_scores(relevance: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
     """Score bonds with ends (M, 2) by the mean relevance (N,) of their two atoms."""
     of_ends: NDArray[np.float64] = np.asarray(relevance, dtype=np.float64)[np.asarray(ends)]
@@ -192,11 +233,16 @@ def outstanding(relevance: ArrayLike) -> float:
     return float((scores > limit).mean())
 
 
-def metrics_for(truth: ArrayLike) -> Mapping[str, Score]:
-    """Return the metrics for a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels."""
+def metrics_for(truth: ArrayLike, top: Sequence[int] = ()) -> Mapping[str, Score]:
+    """Return the metrics for a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels.
+
+    For nodes, `top` adds those of `top_metrics`.
+    """
     values = np.asarray(truth)
-    if values.dtype == np.bool_ and values.ndim in (1, 2):
-        return NODE_METRICS if values.ndim == 1 else PIXEL_METRICS
+    if values.dtype == np.bool_ and values.ndim == 1:
+        return {**NODE_METRICS, **top_metrics(top)}
+    if values.dtype == np.bool_ and values.ndim == 2:
+        return PIXEL_METRICS
     if values.dtype.kind == "f" and values.ndim == 1:
         return SHARE_METRICS
     raise ValueError(

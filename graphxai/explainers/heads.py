@@ -32,6 +32,7 @@ from .head_counts import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rdkit.Chem import Mol
 
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
@@ -87,6 +88,31 @@ class HeadStatistics:
     def mask(self) -> NDArray[np.int64]:
         """Return the head mask (L, H) of Eq. 6. Heads that are both kinds have 2."""
         return self.positional.astype(np.int64) + self.relational
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row for each head, which says what its largest attention is at.
+
+        Its columns are layer and head (from 0), `key` (the distance with the largest share of the
+        rows, "unreachable" or "graph token"), `share` of that key, `relation` (the one furthest
+        above its base rate), `excess` over that base rate, `positional` and `relational`.
+        """
+        import pandas as pd
+
+        layers, heads, keys = self.distances.shape
+        names = [*map(str, range(keys - 2)), "unreachable", "graph token"]
+        layer, head = np.indices((layers, heads)).reshape(2, -1)
+        above = (self.related - self.base_rates).reshape(layers * heads, -1)
+        columns = {
+            "layer": layer,
+            "head": head,
+            "key": [names[k] for k in self.distances.argmax(-1).flat],
+            "share": self.distances.max(-1).ravel(),
+            "relation": [self.relations[k] for k in above.argmax(-1)],
+            "excess": above.max(-1),
+            "positional": self.positional.ravel(),
+            "relational": self.relational.ravel(),
+        }
+        return pd.DataFrame(columns)
 
     def save(self, folder: str | Path) -> Path:
         """Write `heads.json` into a folder, such as that of a checkpoint."""
@@ -265,7 +291,14 @@ def _check(statistics: HeadStatistics) -> None:
 # -- relations between atoms, the counterpart of syntactic relations -------------------------------
 
 
-RELATIONS = ("bonded", "same ring", "same functional group", "conjugated")
+RELATIONS = (
+    *("bonded", "same ring", "same functional group", "conjugated"),
+    # Distance 1 alone makes a pair bonded. No single distance makes it one of these.
+    *("bonded, one a hetero atom", "same ring, not bonded", "conjugated, not bonded"),
+    *("same fragment", "same fragment, not bonded"),
+)
+
+CARBON_OR_H = (1, 6)
 
 # The atoms that a match covers are related. A larger group may contain smaller ones.
 RELATING_GROUPS: dict[str, str] = {
@@ -299,12 +332,16 @@ RELATING_GROUPS: dict[str, str] = {
 
 
 def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
-    """Return which pairs of atoms have each of the four `RELATIONS` (4, N, N).
+    """Return which pairs of atoms have each of the nine `RELATIONS` (9, N, N).
 
     Atoms are bonded, in the same ring, covered by the same match of a pattern in
-    `RELATING_GROUPS`, or in the same connected system of bonds that RDKit calls conjugated.
-    Relations are symmetric, and no atom is related to itself.
+    `RELATING_GROUPS`, or in the same connected system of bonds that RDKit calls conjugated. Bonded
+    atoms may include one that is neither carbon nor hydrogen. A fragment is what remains connected
+    without the bonds that BRICS cuts (Degen 2008). Relations are symmetric, and no atom is related
+    to itself.
     """
+    from rdkit.Chem import BRICS
+
     n = molecule.GetNumAtoms()
     bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
     groups = [
@@ -312,29 +349,39 @@ def relations_of(molecule: "Mol") -> NDArray[np.bool_]:
         for pattern in _patterns()
         for match in molecule.GetSubstructMatches(pattern, maxMatches=10_000)
     ]
-    members = (bonds, molecule.GetRingInfo().AtomRings(), groups, _conjugated_systems(molecule))
-    related = np.zeros((len(RELATIONS), n, n), dtype=bool)
+    rings = molecule.GetRingInfo().AtomRings()
+    conjugated = [
+        ends for ends, b in zip(bonds, molecule.GetBonds(), strict=True) if b.GetIsConjugated()
+    ]
+    cut = {frozenset(ends) for ends, _ in BRICS.FindBRICSBonds(molecule)}
+    whole = [ends for ends in bonds if frozenset(ends) not in cut]
+    hetero = [
+        atom.GetIdx() for atom in molecule.GetAtoms() if atom.GetAtomicNum() not in CARBON_OR_H
+    ]
+    members = (bonds, rings, groups, _connected(conjugated, n), _connected(whole, n))
+    related = np.zeros((len(members), n, n), dtype=bool)
     for relation, sets in zip(related, members, strict=True):
         for atoms in sets:
             relation[np.ix_(atoms, atoms)] = True
         np.fill_diagonal(relation, False)
-    return related
+    bonded, ring, group, system, fragment = related
+    with_hetero = np.zeros((n, n), dtype=bool)
+    with_hetero[hetero] = with_hetero[:, hetero] = True
+    between = (bonded & with_hetero, ring & ~bonded, system & ~bonded, fragment)
+    return np.stack([bonded, ring, group, system, *between, fragment & ~bonded])
 
 
-def _conjugated_systems(molecule: "Mol") -> list[list[int]]:
-    """List the atoms of each connected set of conjugated bonds."""
+def _connected(bonds: Sequence[tuple[int, int]], n: int) -> list[list[int]]:
+    """List the atoms of each part that these bonds connect. Atoms without a bond are in none."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    bonds = [b for b in molecule.GetBonds() if b.GetIsConjugated()]
-    n = molecule.GetNumAtoms()
     # `connected_components` takes only 32-bit positions, and the first versions of SciPy with this
     # class do not convert them.
-    start = np.array([b.GetBeginAtomIdx() for b in bonds], dtype=np.int32)
-    end = np.array([b.GetEndAtomIdx() for b in bonds], dtype=np.int32)
+    start, end = np.array(bonds, dtype=np.int32).reshape(-1, 2).T
     adjacency = coo_array((np.ones(len(bonds)), (start, end)), shape=(n, n))
-    _, system = connected_components(adjacency, directed=False)
-    return [np.flatnonzero(system == s).tolist() for s in np.unique(system[start])]
+    _, part = connected_components(adjacency, directed=False)
+    return [np.flatnonzero(part == p).tolist() for p in np.unique(part[start])]
 
 
 @cache

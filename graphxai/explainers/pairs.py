@@ -8,8 +8,9 @@ Where attention is held constant (AH), token i receives `y_i = sum_j A_ij v_j` i
 where `dA = d f_c / d A` is the gradient at the constant. This is section 4 of Ali 2022, read at
 the attention instead of at the tokens. Row i is the query, the token that reads. Column j is the
 key, the token that is read. The bias of the values counts as part of them. The entries of one layer
-sum to all relevance that passed through its attention. The rest took the residual path. Relevance
-passes every layer, so a sum over layers counts it once per layer.
+sum to all relevance that passed through its attention, and those of one head to what passed through
+that head. The rest took the residual path. Relevance passes every layer, so a sum over layers
+counts it once per layer.
 
 In wrapped models a layer is one application of attention between nodes, dense or along edges.
 Whatever else nodes receive bypasses attention and is in no pair. Examples are positional terms,
@@ -44,10 +45,14 @@ from .gradient import GradientInput, Lrp
 
 def pair_relevance(
     model: ExplainableModel, batch: Any, target: Any = None, rules: Rules | None = None
-) -> Tensor:
-    """Compute the relevance of pairs, `sum_h A_ij dA_ij` (B, L, T, T), in every layer.
+) -> tuple[Tensor, Tensor]:
+    """Compute the relevance that comes through attention, `A_ij dA_ij`, in every layer.
 
     The rules hold attention constant. By default they are those of LRP.
+
+    Returns:
+        The relevance of pairs (B, L, T, T), summed over heads, and that of heads (B, L, H), summed
+        over pairs. Layers with fewer than H heads have zeros at the end.
 
     Raises:
         ValueError: the model does not have the target, or has no attention.
@@ -55,7 +60,8 @@ def pair_relevance(
     if isinstance(model, Ensemble):
         _, decided = decided_by(model, batch, Target.of(target))  # of all members
         of_members = [pair_relevance(member, batch, decided, rules) for member in model.members]
-        return torch.stack(of_members).mean(0)
+        pairs, heads = zip(*of_members, strict=True)
+        return torch.stack(pairs).mean(0), torch.stack(heads).mean(0)
     rules = rules or Lrp.rules
     size = batch.mask.shape[1] + 1
     with explaining(model):
@@ -64,16 +70,22 @@ def pair_relevance(
                 outputs = model.encode(model.embed(batch).detach(), batch)
         except OneGraphAtATime as error:
             alone = [pair_relevance(model, graph, target, rules) for graph in error.batches]
-            return torch.cat([F.pad(pairs, (0, size - pairs.shape[-1]) * 2) for pairs in alone])
+            most = max(heads.shape[-1] for _, heads in alone)  # a graph without edges may have one
+            return (
+                torch.cat([F.pad(pairs, (0, size - pairs.shape[-1]) * 2) for pairs, _ in alone]),
+                torch.cat([F.pad(heads, (0, most - heads.shape[-1])) for _, heads in alone]),
+            )
         f = Target.of(target).resolve(model.config, outputs)(outputs)
         gradients = torch.autograd.grad(
             f.sum(), tape.attention, allow_unused=True, materialize_grads=True
         )
-    layers = []
+    most = max((attention.shape[1] for attention in tape.attention), default=0)
+    layers, of_heads = [], []
     for attention, gradient in zip(tape.attention, gradients, strict=True):
-        share = (attention.detach() * gradient).sum(1)  # (B, Q, T)
-        layers.append(F.pad(share, (0, 0, 0, size - share.shape[1])))
-    return torch.stack(layers, dim=1)
+        share = attention.detach() * gradient  # (B, H, Q, T)
+        layers.append(F.pad(share.sum(1), (0, 0, 0, size - share.shape[2])))
+        of_heads.append(F.pad(share.sum((2, 3)), (0, most - share.shape[1])))
+    return torch.stack(layers, dim=1), torch.stack(of_heads, dim=1)
 
 
 def walk_relevance(

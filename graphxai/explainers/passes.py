@@ -4,7 +4,6 @@ Variants of a batch have other tokens or hidden nodes, and run in passes of limi
 Graphormer's structural bias is computed once and shared by all variants.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -30,6 +29,7 @@ from graphxai.rules.remainders import (
     through_softmax,
 )
 from graphxai.runtime.derived_values import DerivedValues
+from graphxai.runtime.notices import warn
 
 from .wrapped import forget_forward_pass, is_shared
 
@@ -146,7 +146,7 @@ def _finite(shares: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     lost = sorted(line for line, share in shares.items() if not bool(share.isfinite().all()))
     if lost:
-        warnings.warn(
+        warn(
             f"the share of {', '.join(lost)} is not a finite number for some graphs; the ledger"
             " lists it as unexplained.",
             stacklevel=4,

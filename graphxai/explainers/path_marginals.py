@@ -18,7 +18,6 @@ Such coalitions say little about the last nodes of the order. With `ends="both"`
 measure all nodes but the first `(1 - u_k) N` instead, and v is the probability of the class.
 """
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import Target, ValueOfOutputs
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
+from graphxai.runtime.notices import warn
 
 from .activation_path import LrpPath
 from .base import Attribution, Explainer, scored
@@ -129,7 +129,7 @@ class PathMarginals(Explainer):
             resolved = target.resolve(model.config, run.whole)
             scores, spread = two_sided(run, resolved.log_odds, self.rounds // 2 - 1)
         except NotGated as reason:
-            warnings.warn(
+            warn(
                 f"{reason}; path_marginals measures attention alone, and LRP the rest.",
                 stacklevel=6,
             )

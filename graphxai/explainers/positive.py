@@ -10,7 +10,6 @@ order of summation, so the pass runs on a copy of the model in double precision.
 not run, because the model's code fixes the data type, the model itself is explained.
 """
 
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
@@ -29,6 +29,7 @@ from graphxai.engine.positive.context import RelevancePass, relevance_pass
 from graphxai.engine.request import NodeLayout, PassRequest
 from graphxai.engine.session import pass_by_positive_rules
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
+from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
@@ -39,6 +40,7 @@ from .registry import register
 from .traits import Traits
 
 CONTRIBUTING = "contributing"  # what a large score means
+MEASURE_AGAIN = "Measure them again: head_statistics(model, inputs)."
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,14 +175,23 @@ def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Ten
 
 
 def transformer_attribution(
-    model: ExplainableModel, batch: GraphBatch, target: Target, important: Tensor | None = None
+    model: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    important: Tensor | None = None,
+    *,
+    gradient: bool = True,
+    block: int | None = None,
 ) -> Attribution:
-    """Explain by Eq. 5, 10, 13 and 14, with all heads or only important ones (B or 1, K, L, H)."""
+    """Explain by Eq. 5, 10, 13 and 14, with all heads or only important ones (B or 1, K, L, H).
+
+    For `gradient` and `block`, see `TransformerAttribution`.
+    """
 
     def attribute(double: ExplainableModel) -> Attribution:
         traced = attention_gradients(double, batch, target, copy_of=model)
         if important is not None and traced.layers.heads_apart:
-            warnings.warn(
+            warn(
                 f"{_name_of(double)} computes the heads of a layer one after another, each with"
                 " its own softmax: relevance of an excluded head is not passed to the other heads."
                 " Compute the heads of a layer in one softmax.",
@@ -188,7 +199,13 @@ def transformer_attribution(
             )
         passed_back = pass_relevance_back(double, batch, target, CHEFER, important=important)
         row = first_row(model, batch, passed_back.tokens, "token")
-        scores = attention_rollout(traced.gradients, traced.layers.of(passed_back.attention), row)
+        factors = traced.gradients if gradient else traced.attention
+        relevance = traced.layers.of(passed_back.attention)
+        if block is not None:
+            if block > len(relevance):
+                raise ValueError(f"there is no block {block}: the model has {len(relevance)}.")
+            factors, relevance = [factors[-block]], [relevance[-block]]
+        scores = attention_rollout(factors, relevance, row)
         return in_model_precision(scores, batch, passed_back, model)
 
     return in_best_precision(model, attribute)
@@ -205,7 +222,16 @@ def in_model_precision(
 
 @register
 class TransformerAttribution(Explainer):
-    """The relevance of attention times its gradient, rolled out over the layers."""
+    """The relevance of attention times its gradient, rolled out over the layers.
+
+    Args:
+        gradient: if False, attention takes the place of its gradient in Eq. 13.
+        block: the only layer to use, without a rollout over the others, counted from 1 for the one
+            closest to the output. None uses all. Both are ablations of Chefer 2021b, table 3.
+
+    Raises:
+        ValueError: `block` is below 1, or the model has fewer layers.
+    """
 
     name = "transformer_attribution"
     title = "Transformer attribution"
@@ -216,8 +242,14 @@ class TransformerAttribution(Explainer):
         needs_gradients=True,
     )
 
+    def __init__(self, gradient: bool = True, block: int | None = None) -> None:
+        if block is not None and block < 1:
+            raise ValueError(f"block counts from 1, the block closest to the output, not {block}.")
+        self.gradient, self.block = gradient, block
+
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        return transformer_attribution(model, batch, target)
+        switches: dict[str, Any] = {"gradient": self.gradient, "block": self.block}
+        return transformer_attribution(model, batch, target, **switches)
 
 
 @register
@@ -283,6 +315,11 @@ class MaskedLrp(Explainer):
         statistics: what the model's heads look at in a data set (see `head_statistics`), or a
             folder with a `heads.json`. If it is None, the statistics in the checkpoint are used. If
             the checkpoint has none, each graph is measured by itself, by distances and bonds.
+        heads: the head mask (L, H) to use in place of statistics, as `HeadStatistics.mask` returns
+            it: 0 passes nothing on, 1 and 2 let a head count as one or both kinds.
+
+    Raises:
+        ValueError: both are given, or the mask is not (L, H) or does not fit the model.
     """
 
     name = "masked_lrp"
@@ -294,14 +331,24 @@ class MaskedLrp(Explainer):
         needs_gradients=True,
     )
 
-    def __init__(self, statistics: HeadStatistics | str | Path | None = None) -> None:
+    def __init__(
+        self, statistics: HeadStatistics | str | Path | None = None, heads: ArrayLike | None = None
+    ) -> None:
         if isinstance(statistics, str | Path):
             statistics = HeadStatistics.load(statistics)
-        self.statistics = statistics
+        self.statistics, self.heads = statistics, None if heads is None else np.asarray(heads)
+        if self.heads is not None and (statistics is not None or self.heads.ndim != 2):
+            raise ValueError(
+                f"heads is a mask (layers, heads), given without statistics; it has shape"
+                f" {self.heads.shape}."
+            )
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         statistics = self.statistics or stored_statistics(model)
-        if statistics is None:
+        if self.heads is not None:
+            _check_shape("the mask is", self.heads.shape, model)
+            kinds = (self.heads > 0)[None], (self.heads > 1)[None]
+        elif statistics is None:
             kinds = count(model, batch).important()
         else:
             _check_fit(statistics, model)
@@ -321,17 +368,21 @@ def stored_statistics(model: Any) -> HeadStatistics | None:
 
 def _check_fit(statistics: HeadStatistics, model: Any) -> None:
     """Raise ValueError if the statistics belong to another model."""
-    config, digest = model.config, model.origin.sha256
-    layers, heads = statistics.distances.shape[:2]
-    of_model = (getattr(config, "num_layers", layers), getattr(config, "num_heads", heads))
-    if (layers, heads) != of_model:
-        raise ValueError(
-            f"the statistics are for {layers} layers with {heads} heads; the model has"
-            f" {of_model[0]} with {of_model[1]}. Measure them again:"
-            " head_statistics(model, inputs)."
-        )
+    digest = model.origin.sha256
+    _check_shape("the statistics are", statistics.distances.shape[:2], model)
     if statistics.sha256 and digest and statistics.sha256 != digest:
+        raise ValueError(f"the statistics were measured on other weights. {MEASURE_AGAIN}")
+
+
+def _check_shape(what: str, shape: tuple[int, ...], model: Any) -> None:
+    """Raise ValueError if the model has other numbers of layers and heads than these (L, H)."""
+    layers, heads = shape
+    of_model = (
+        getattr(model.config, "num_layers", layers),
+        getattr(model.config, "num_heads", heads),
+    )
+    if shape != of_model:
         raise ValueError(
-            "the statistics were measured on other weights. Measure them again:"
-            " head_statistics(model, inputs)."
+            f"{what} for {layers} layers with {heads} heads; the model has"
+            f" {of_model[0]} with {of_model[1]}. {MEASURE_AGAIN}"
         )

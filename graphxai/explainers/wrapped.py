@@ -1,6 +1,5 @@
 """Ask a wrapped model for what explainers need beyond the contract."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
+from graphxai.runtime.notices import warn
 from graphxai.runtime.randomness import current_draws
 from graphxai.runtime.scope import Blocks
 
@@ -173,7 +173,7 @@ def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str)
     size = expected.abs().max().clamp(min=SMALL)
     far = float((expected - outputs).abs().max() / size)
     if far > FAR * torch.finfo(next(_floats(model), expected).dtype).eps:
-        warnings.warn(
+        warn(
             f"the outputs of {type(module).__name__} change under the rules of {method!r}, by"
             f" {far:.1e} of the largest output: the explanation is not of this model.",
             stacklevel=4,

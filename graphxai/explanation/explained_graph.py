@@ -65,6 +65,9 @@ class ExplainedGraph:
             for graphs with several types of nodes, and for molecules, as their features follow from
             `mol` or `smiles`. A molecule whose bonds were explained has `edge_index`.
         drawn: the edges and labels to draw a graph that is no molecule and no image.
+        is_sequence: whether the nodes are words, given by their numbers.
+        grid: rows and columns of the patches of an image, whose vectors were given from left to
+            right and from top to bottom. A square number of vectors counts as patches.
         provenance: the model, the hash of its checkpoint, the options and the versions.
 
     Raises:
@@ -97,6 +100,7 @@ class ExplainedGraph:
     graph: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: "PlainGraph | None" = None
     is_sequence: bool = False
+    grid: tuple[int, int] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -185,6 +189,22 @@ class ExplainedGraph:
         return bonds
 
     @property
+    def relevance_with_edges(self) -> NDArray[np.floating]:
+        """The relevance of each node (N,) with half of that of every edge at it.
+
+        Where edges were explained, a sum of these over some nodes has the edges among them as a
+        whole, and shares each edge that leaves them. The sum over all nodes is that of the nodes
+        and edges. Without explained edges it is `relevance`.
+        """
+        edges, ends = self.relevance_of.get("edge_attr"), self.graph.get("edge_index")
+        if edges is None or ends is None:
+            return self.relevance
+        total = self.relevance.astype(np.float64)
+        for end in ends:
+            np.add.at(total, end, edges / 2)
+        return total
+
+    @property
     def equivalent(self) -> list[tuple[int, ...]]:
         """The groups of atoms that differ only by the resonance form that is drawn.
 
@@ -197,7 +217,7 @@ class ExplainedGraph:
     def has_picture(self) -> bool:
         """Whether there is a molecule, an image with segments, a graph or a sequence to draw."""
         pictured = any(x is not None for x in (self.molecule, self.segments, self.drawn))
-        return pictured or self.is_sequence
+        return pictured or self.is_sequence or self.grid is not None
 
     @property
     def contested(self) -> NDArray[np.bool_]:

@@ -68,7 +68,8 @@ class Explanation(ExplainedGraph, Result):
                 sign (see `contested`).
             options: options of `molecule_svg` (such as `atom_numbers=True`, which writes the
                 numbers of the atoms in the molecule given), `superpixel_svg`, `graph_svg` and
-                `tokens_svg` (such as the `words` of a sentence).
+                `tokens_svg` (such as the `words` of a sentence). For patches of an image there are
+                `grid=(rows, columns)` and the options of `patches_svg`, such as the `image`.
         """
         from graphxai import visualization as draw
 
@@ -108,9 +109,11 @@ class Explanation(ExplainedGraph, Result):
             return draw.graph_svg(self.drawn, relevance, edge_relevance=edges, **options)
         if self.is_sequence:
             return draw.tokens_svg(relevance, **options)
+        if grid := options.pop("grid", self.grid):
+            return draw.patches_svg(relevance, grid, **options)
         raise ValueError(
             "this input cannot be drawn: it has no molecule (a SMILES), no image with segments and"
-            " no edges."
+            " no edges. For patches of an image, give grid=(rows, columns)."
         )
 
     def _limit(self, edges: NDArray[np.floating]) -> float:
@@ -118,7 +121,8 @@ class Explanation(ExplainedGraph, Result):
         return float(np.abs(np.concatenate([self.relevance, edges])).max()) or 1.0
 
     def _options_for(self, width: float, height: float) -> dict[str, Any]:
-        size = {} if self.image is not None else {"width": width, "height": height}
+        by_panel = self.image is not None or self.grid is not None
+        size = {} if by_panel else {"width": width, "height": height}
         return {"title": "", "subtitle": "", **size}
 
     @property

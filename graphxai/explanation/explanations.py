@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from graphxai.visualization import Scale, grid_svg
+
 from . import files
 from .explanation import Explanation
 from .html import image_html, page_html
@@ -18,8 +20,6 @@ from .result import Picture, shown_as_png
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from graphxai.visualization import Scale
 
 SHOWN = 12  # how many pictures of a list a notebook shows
 THUMBNAIL: dict[str, Any] = {"width": 250, "height": 180}  # the size of a picture in a table
@@ -168,47 +168,6 @@ PANEL = {"width": 400, "height": 310}  # the size of a molecule in a grid, in pi
 SATURATED = 0.975  # a shared scale ends at this quantile of |relevance|
 
 
-def side_by_side(
-    explanations: Sequence[Explanation], *, columns: int = 3, **options: Any
-) -> Picture:
-    """Draw one input explained by several methods, each with its own colour scale.
-
-    Scores of different methods have different units, so they share no scale. Options are those of
-    `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
-    """
-    explanations = _drawable(explanations)
-    first = explanations[0]
-    if any(not _same_input(first, other) for other in explanations[1:]):
-        raise ValueError(
-            "a comparison shows one input under several methods: use grid for several inputs."
-        )
-    targets = {e.target for e in explanations}
-    names = [e.title if len(targets) == 1 else f"{e.title}: {e.target}" for e in explanations]
-    headline = first.headline if len({e.headline for e in explanations}) == 1 else ""
-    about = f"relevance for {first.target}" if len(targets) == 1 else ""
-    if first.image is not None and first.segments is not None:
-        from graphxai.visualization import superpixel_row_svg
-
-        named = dict(zip(names, explanations, strict=True))
-        row = superpixel_row_svg(
-            first.image,
-            first.segments,
-            {name: e.relevance for name, e in named.items()},
-            unsigned={name: e.unsigned for name, e in named.items() if e.unsigned},
-            title=headline,
-            subtitle=about,
-            **options,
-        )
-        return Picture(row)
-    from graphxai.visualization import grid_svg
-
-    panels = [
-        e.svg(title=name, subtitle="", **_panel(e, options))
-        for name, e in zip(names, explanations, strict=True)
-    ]
-    return Picture(grid_svg(panels, columns, headline))
-
-
 def grid(
     explanations: Sequence[Explanation | None],
     *,
@@ -217,7 +176,7 @@ def grid(
     subtitle: str = "",
     titles: Sequence[str] | None = None,
     shared_scale: bool = True,
-    scale: "Scale | float | None" = None,
+    scale: Scale | float | None = None,
     palette: str = "red-blue",
     **options: Any,
 ) -> Picture:
@@ -243,20 +202,18 @@ def grid(
         if len(titles) != len(explanations):
             raise ValueError(f"{len(titles)} titles for {len(explanations)} explanations.")
         titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
-    explanations = _drawable(explanations)
+    explanations = drawable(explanations)
     title = title or (explanations[0].title if len({e.title for e in explanations}) == 1 else "")
     titles = titles or _panel_titles(explanations)
     in_one_unit = len({(e.title, e.prediction.task) for e in explanations}) == 1
     one_key = len({e.unsigned for e in explanations}) == 1
-    from graphxai.visualization import Scale, grid_svg
-
     values = np.concatenate([e.relevance for e in explanations])
     if scale is None and shared_scale and in_one_unit:
         limit = float(np.quantile(np.abs(values), SATURATED))
         scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
     shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None or not one_key}
     panels = [
-        e.svg(scale=scale, palette=palette, title=name, **shared, **_panel(e, options))
+        e.svg(scale=scale, palette=palette, title=name, **shared, **panel_options(e, options))
         for e, name in zip(explanations, titles, strict=True)
     ]
     if scale is None or not one_key:
@@ -286,23 +243,16 @@ def _class_of(explanation: Explanation) -> str:
     return explanation.target.removeprefix(f"{explanation.prediction.task}: ")
 
 
-def _panel(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
+def panel_options(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a panel, with a size unless the input is an image."""
     return options if explanation.image is not None else PANEL | options
 
 
-def _drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:
+def drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:
+    """Return the explanations that are not None, or raise ValueError if there are none."""
     if isinstance(explanations, Explanation):
         return [explanations]
     drawable = [e for e in explanations if e is not None]
     if not drawable:
         raise ValueError("there is no explanation to draw.")
     return drawable
-
-
-def _same_input(first: Explanation, second: Explanation) -> bool:
-    if first.drawn is not None and second.drawn is not None:
-        return np.array_equal(first.drawn.edges, second.drawn.edges) and len(first) == len(second)
-    if first.image is None or second.image is None:
-        return first.smiles == second.smiles and len(first) == len(second)
-    return np.array_equal(first.image, second.image) and len(first) == len(second)

@@ -3,6 +3,7 @@
 A list of predictions is a table in a notebook and in pandas.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import compress, islice
@@ -27,6 +28,16 @@ def short_text(lines: Sequence[str]) -> str:
     more = [f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
     cut = (line if len(line) <= LINE else f"{line[: LINE - 3]}..." for line in shown)
     return "\n".join([*cut, *more])
+
+
+def numbered(names: Iterable[str]) -> tuple[str, ...]:
+    """Number the names that occur more than once, as in "bace", "bace 2"."""
+    seen: Counter[str] = Counter()
+    distinct: list[str] = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return tuple(distinct)
 
 
 class LabelledResults(list[Item | None], Generic[Item]):

@@ -32,6 +32,8 @@ class Ledger:
             rounding. There are figures for Gradient x Input and its LRP variants on Graphormers.
         centrality: the part of `nodes` due to the degree embeddings (Ying 2021, eq. 5), or None if
             relevance is not split by feature.
+        node_parts: by name, further parts of `nodes`, such as those of each molecule of an input of
+            several, or of features that a user computes.
         without_nodes: the output of the graph without any nodes, or None if the model has no finite
             output there.
         zeroed_nodes: if there is no such output, or it is not wanted (`wrap(..., empty="zeros")`),
@@ -54,6 +56,7 @@ class Ledger:
     without_nodes: float | None = None
     average_node: float | None = None
     others: dict[str, float] = field(default_factory=dict, hash=False)
+    node_parts: dict[str, float] = field(default_factory=dict, hash=False)
     zeroed_nodes: float | None = None
 
     @property
@@ -88,6 +91,7 @@ class Ledger:
             "change": self.change,
             "nodes": self.nodes,
             "nodes: centrality": self.centrality,
+            **{f"nodes: {name}": value for name, value in self.node_parts.items()},
             "average_node": self.average_node,
             "graph_token": self.graph_token,
             "biases": self.biases,

@@ -35,6 +35,9 @@ class Pairs(Result):
         num_layers: None, or the number of layers that walks pass. Then `by_layer` has one matrix
             with the relevance that began at token j (column) and was in token i (row) after these
             layers.
+        by_head: the relevance that came through each head (L, H). The heads of a layer sum to what
+            passed through its attention, `by_layer.sum((1, 2))`. It is None for walks. In a wrapped
+            model, layers with fewer than H heads have zeros at the end.
     """
 
     explanation: Explanation
@@ -42,6 +45,7 @@ class Pairs(Result):
     distances: NDArray[np.integer]
     graph_token: bool = True
     num_layers: int | None = None
+    by_head: NDArray[np.floating] | None = None
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.by_layer).all():
@@ -192,6 +196,19 @@ class Pairs(Result):
             profiles, how = {f"after layer {self.num_layers}": self.profile()}, "along walks"
         title = f"{nodes.title} for {nodes.target}"
         return profile_figure(profiles, self.by_bond(), title=title, how=how)
+
+    def heads_figure(self) -> "Figure":
+        """Draw the relevance that came through each head, as a map of layers by heads.
+
+        Raises:
+            ValueError: the pairs are those of walks, which are not divided by head.
+        """
+        from graphxai.visualization.pairs import heads_figure
+
+        if self.by_head is None:
+            raise ValueError("walks are not divided by head; leave out num_layers=.")
+        nodes = self.explanation
+        return heads_figure(self.by_head, title=f"{nodes.title} for {nodes.target}")
 
     def _where(self, layer: int | None) -> str:
         if self.num_layers is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from graphxai.contract.intervals import LEVEL, Conformal, require_level
+from graphxai.contract.intervals import LEVEL, Conformal, OwnSpread, require_level
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.labels import with_unit
 
@@ -51,8 +51,9 @@ class Prediction:
         unit: the unit of the value.
         nearness: how near the molecule is to the training set, or None for other graphs. It is
             computed when it is first read.
-        conformal: how wrong the model was on molecules it did not learn from, or None if that was
-            not stored. `interval` and `classes` follow from it.
+        conformal: how wrong the model was on molecules it did not learn from, or what the network
+            itself says of how sure it is, or None if neither is known. `interval` and `classes`
+            follow from it.
         level: the share of cases in which `interval` or `classes` should be right, see `at`.
         note: what was done to the molecule before it was predicted, such as "salt removed:
             besylate". It is empty if nothing was.
@@ -65,7 +66,7 @@ class Prediction:
     value: float | None = None
     unit: str = ""
     nearness: "Nearness | None" = _LazyField()  # type: ignore[assignment]
-    conformal: Conformal | None = field(default=None, repr=False, compare=False)
+    conformal: Conformal | OwnSpread | None = field(default=None, repr=False, compare=False)
     level: float = LEVEL
     note: str = ""
     parent: str = ""
@@ -102,7 +103,13 @@ class Prediction:
 
         This is true of molecules like those that the model was tested on. The range is wider far
         from the training set, and infinite if too few molecules were measured for this level.
+
+        A network that predicts its own variance, quantiles or evidence (see `OwnSpread`) has the
+        range that follows from these, which nothing guarantees. For a class it is the range of
+        its probability.
         """
+        if isinstance(self.conformal, OwnSpread) and self.probability is not None:
+            return self.conformal.interval(self.probability, None, self.level)
         if self.conformal is None or self.value is None:
             return None
         return self.conformal.interval(self.value, self._similarity, self.level)
@@ -115,7 +122,7 @@ class Prediction:
         too wide. Unlike `interval`, it has no guarantee.
         """
         after, earlier = self.interval, before.interval
-        if after is None or earlier is None:
+        if after is None or earlier is None or self.value is None:
             return None
         half = math.hypot(after[1] - after[0], earlier[1] - earlier[0]) / 2
         change = (self.value or 0.0) - (before.value or 0.0)
@@ -159,6 +166,8 @@ class Prediction:
     def range(self) -> str:
         """The interval or the classes as text, `90 %: 5.12 to 7.90`, or "" without `conformal`."""
         share = f"{100 * self.level:g} %"
+        if self.label is not None and (interval := self.interval) is not None:
+            return f"{share}: {interval[0]:.0%} to {interval[1]:.0%}"
         if (classes := self.classes) is not None:
             return f"{share}: {' or '.join(classes)}"
         if (interval := self.interval) is None:
@@ -302,7 +311,7 @@ def read_outputs(
     config: TaskSet,
     outputs: Sequence[float],
     nearness: "Nearness | Callable[[], Nearness | None] | None" = None,
-    conformal: Mapping[str, Conformal] | None = None,
+    conformal: Mapping[str, Conformal | OwnSpread] | None = None,
     note: str = "",
     parent: str = "",
 ) -> tuple[Prediction, ...]:

@@ -19,6 +19,7 @@ import torch
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
+from graphxai.explanation.compute.models import versions
 from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.settings import RunSettings, TrainingSettings
@@ -272,9 +273,13 @@ def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
 
 
 def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
-    """Write the settings of a new run, or refuse to continue an old one under other settings."""
+    """Write the settings of a new run, or refuse to continue one under others."""
     may_differ = {"accelerator", "devices", "strategy", "num_workers", "progress"}
-    identity: dict[str, Any] = {"model": config.to_dict(), "training": asdict(settings)}
+    identity: dict[str, Any] = {
+        "model": config.to_dict(),
+        "training": asdict(settings),
+        "versions": versions(),
+    }
     text = json.dumps(identity, indent=1, default=str) + "\n"
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
@@ -284,6 +289,6 @@ def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSett
             for name, value in now["training"].items()
             if name not in may_differ and before["training"].get(name) != value
         ]
-        differ += ["the model"] if before["model"] != now["model"] else []
+        differ += [f"the {k}" for k in ("model", "versions") if before.get(k) != now[k]]
         require_same(path.parent, differ)
     write_whole(path, text)

@@ -1,7 +1,6 @@
 """Train the network that draws hidden atoms: it predicts the types of atoms that are hidden."""
 
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from graphxai.explanation.compute.models import Model
 from graphxai.learning.predicting import SizeBuckets
 from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, collate
 from graphxai.models.graphormer.masked_atoms import MaskedAtoms, Network, small_config
+from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
@@ -152,7 +152,7 @@ def fit_masked_atoms(
     usable = [item.data for item in encoded if isinstance(item, Input)]
     if len(usable) < len(encoded):
         error = next(item for item in encoded if isinstance(item, Exception))
-        warnings.warn(
+        warn(
             f"{len(encoded) - len(usable)} of {len(encoded)} graphs were left out;"
             f" the first: {error}",
             stacklevel=2,

@@ -8,12 +8,13 @@ PyTorch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from graphxai.runtime.options import documented, option
 
+NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
 CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
 MOLECULES = ("table", "ogb")
 TABLE, GRAPHS, DIGITS = ("table",), ("graphs",), ("mnist-superpixels",)
@@ -136,6 +137,28 @@ class RunSettings:
         default=True,
         metadata={"help": "Show no bar on a terminal, and elsewhere no line every 30 seconds."},
     )
+
+
+def repeating(recipe: str, function: str, settings: RunSettings, **others: str) -> str:
+    """Return the command that trains the same weights again, or the call if it has no option.
+
+    Args:
+        recipe: the name of the recipe on the command line.
+        function: the name of its function.
+        settings: the settings of the run, of which those that are not the default are written.
+        others: further arguments of the call, as they are written in Python.
+    """
+    changed = {
+        each.name: (value, "option" in each.metadata)
+        for each in fields(settings)
+        if (value := getattr(settings, each.name)) != each.default and each.name not in NOT_ON_CARDS
+    }
+    if others or not all(has_option for _, has_option in changed.values()):
+        written = {name: repr(value) for name, (value, _) in changed.items()} | others
+        arguments = [f"{name}={value}" for name, value in written.items()]
+        return f"{function}({', '.join([repr(f'runs/{recipe}'), *arguments])})"
+    options = [f"--{name.replace('_', '-')} {value}" for name, (value, _) in changed.items()]
+    return " ".join(["graphxai train", recipe, f"--out runs/{recipe}", *options])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
+from graphxai.explanation.compute.models import versions
 from graphxai.learning.card import run_card
 from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
@@ -31,10 +32,11 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
         resume: whether to continue a run.
 
     Raises:
-        ValueError: the folder has a run that is not to be continued, or one with another identity.
+        ValueError: the folder has a run that is not to be continued, or one with another identity
+            or under other versions of what decides numbers.
     """
     stored = out / "run.json"
-    text = json.dumps(identity, indent=1) + "\n"
+    text = json.dumps(identity | {"versions": versions()}, indent=1) + "\n"
     if stored.exists() and (out / "state").exists():
         require_new(out, resume=resume)
         before = json.loads(stored.read_text(encoding="utf-8"))

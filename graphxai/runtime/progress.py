@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from html import escape
+from threading import Event
 from typing import TypeVar
 
 from graphxai.runtime.scope import Blocks
@@ -13,6 +14,12 @@ INTERVAL = 30.0  # seconds between lines in a log file
 LONG = 20.0  # seconds from which passes say beforehand how long they take
 Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
+_hidden = Event()  # set while the command line is to be quiet
+
+
+def set_hidden(hidden: bool) -> None:
+    """Let no bar or line of progress appear in this process, or let them appear again."""
+    _hidden.set() if hidden else _hidden.clear()
 
 
 def no_progress(items: int) -> None:
@@ -29,7 +36,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
         show: whether to draw the bar. If it is None, the bar is drawn on a terminal and in a
             notebook. A log file gets a line every 30 seconds instead.
     """
-    if show is False:
+    if show is False or _hidden.is_set():
         with _opener.block(None):
             yield no_progress
         return

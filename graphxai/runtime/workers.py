@@ -23,6 +23,8 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import Any, NamedTuple, TypeVar
 
+from graphxai.runtime.notices import warn
+
 from .worker_process import Answer, WorkerProcess, as_bytes
 from .worker_process import LostItem as LostItem
 from .worker_process import PieceResult as PieceResult
@@ -101,7 +103,7 @@ def _allowed(workers: int | None) -> int | None:
     if workers == 1 or not multiprocessing.current_process().daemon:
         return workers
     if workers is not None:
-        warnings.warn(
+        warn(
             "this process is a daemon of multiprocessing, which may not start others: it works"
             " alone; give workers=1 to avoid this warning.",
             stacklevel=3,
@@ -114,7 +116,7 @@ def _can_be_sent(function: Callable[..., Any]) -> bool:
     try:
         as_bytes(function)
     except ValueError as error:
-        warnings.warn(f"one process does all the work: {error}", stacklevel=3)
+        warn(f"one process does all the work: {error}", stacklevel=3)
         return False
     return True
 

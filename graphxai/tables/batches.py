@@ -12,6 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.batching import in_chunks
@@ -109,6 +112,7 @@ class ExplainBatch:
             "target": str,
             **dict.fromkeys(ledger_columns(loaded(self.model)), float),
             "relevance": list,
+            **({"bonds": list} if _explains_bonds(loaded(self.model)) else {}),
             "picture": str,
             **dict.fromkeys(PARENT, str),
         }
@@ -119,10 +123,11 @@ class ExplainBatch:
         """Explain molecules, and return a row for each of them in the order of the numbers.
 
         A row has the cells of `columns`, with numbers as text. `relevance` has a number for each
-        atom of `smiles`, which is 0 for the atoms of a counter-ion that was removed. `picture` is
-        the path for the picture, and a further cell, `drawing`, is its SVG or PNG. A record of an
-        SD file is in `record`. A molecule that cannot be read, explained or drawn has only `row`,
-        `smiles` and `reason`. If the table has names, every row has a `name`.
+        atom of `smiles`, which is 0 for the atoms of a counter-ion that was removed. `bonds` has
+        one for each bond, if the model reads features of bonds. `picture` is the path for the
+        picture, and a further cell, `drawing`, is its SVG or PNG. A record of an SD file is in
+        `record`. A molecule that cannot be read, explained or drawn has only `row`, `smiles` and
+        `reason`. If the table has names, every row has a `name`.
         """
         training = training_set_of(loaded(self.model))
         rows = self._explained(smiles, numbers, names, training)
@@ -190,10 +195,13 @@ class ExplainBatch:
             **prediction_cells(explanation.predictions),
             "target": explanation.target,
             **ledger_cells(loaded(self.model), explanation),
-            "relevance": " ".join(f"{value:.7g}" for value in relevance),
+            "relevance": _listed(relevance),
             "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
             **parent_cells(explanation.predictions),
         }
+        if _explains_bonds(loaded(self.model)):
+            bonds = explanation.bonds
+            cells["bonds"] = "" if bonds is None else _listed(bonds)
         if self.sdf:
             cells["record"] = explanation.to_sdf(title=row.name, Row=row.row)
         if pictures:
@@ -369,6 +377,15 @@ def rejected_cells(row: NamedRejectedRow, named: bool) -> dict[str, Any]:
     """Return the cells of a row that was left out, with its name if the table has names."""
     cells = {"row": row.row, "smiles": one_line(row.smiles), "reason": one_line(row.reason)}
     return _with_name(cells, row.name, named)
+
+
+def _explains_bonds(model: Model) -> bool:
+    return "edge_attr" in getattr(model, "explained_inputs", ())
+
+
+def _listed(values: NDArray[np.floating]) -> str:
+    """Return numbers as one cell, separated by spaces."""
+    return " ".join(f"{value:.7g}" for value in values)
 
 
 def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:

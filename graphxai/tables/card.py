@@ -237,7 +237,7 @@ def molecule_card(
         "target": with_unit(explanation.subject, explanation.unit),
         "legend": list(explanation.legend),
         "output": rounded([explanation.output], 6)[0],
-        "sum": rounded([explanation.relevance.sum(dtype=np.float64)], 6)[0],
+        "sum": rounded([explanation.relevance_with_edges.sum(dtype=np.float64)], 6)[0],
         "ledger": explanation.ledger
         and {k: rounded([v], 6)[0] for k, v in explanation.ledger.to_dict().items()},
         **view_facts(explanation),

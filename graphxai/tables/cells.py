@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphxai.chemistry.desirability import DesirabilityScore, PropertyProfile
-from graphxai.explanation.compute.models import Model, conformal_of
+from graphxai.explanation.compute.models import Model, tasks_with_range
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import (
@@ -40,7 +40,7 @@ def predicted_columns(
     if profile is not None:
         columns |= dict.fromkeys(profile.score({}).columns, float)
     for each in panel.properties:
-        task, has_range = each.task, each.task.name in conformal_of(panel.models[each.place])
+        task, has_range = each.task, each.task.name in tasks_with_range(panel.models[each.place])
         columns |= property_columns(each.name, task.unit, task.classes, has_range=has_range)
         if several_models:
             columns |= dict(zip(nearness_columns(each.name), (float, str), strict=True))

@@ -125,7 +125,7 @@ def explain_on_ray(
     columns = [structures] if named is None else [structures, named]
     files = files_of(table, columns)
     rows = sum(piece.rows for piece in files)
-    description = _description(batch, table, files, columns)
+    description = _description(batch, table, files, columns) | {"versions": versions()}
     nearness: Counter[str] = Counter()
     with ExitStack() as stack:
         if results.is_local:
@@ -231,6 +231,10 @@ def _ray() -> Any:
     return ray
 
 
+# How many seconds Ray waits for its own processes. A later version of Ray may have other names.
+START_VARIABLES = ("RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s")
+
+
 def _start(ray: Any, address: str | None) -> bool:
     """Join the cluster, or start Ray on this machine. Return False if Ray was running before."""
     if ray.is_initialized():
@@ -238,7 +242,16 @@ def _start(ray: Any, address: str | None) -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports nothing home
     options = {} if address or "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
     with sigterm_handler_kept():
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+        try:
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+        except Exception as error:  # Ray raises several types, and Exception itself
+            if "timed out" not in str(error).lower() and START_VARIABLES[0] not in str(error):
+                raise
+            longer = " ".join(f"{name}=120" for name in START_VARIABLES)
+            raise RuntimeError(
+                f"Ray did not start in time: {error} On a busy machine, give it two minutes by"
+                f" these environment variables: {longer}"
+            ) from error
     return True
 
 

@@ -55,6 +55,15 @@ class CsvFormat:
             )
         return self._text(records)
 
+    def typed(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a record with numbers, and None for a number that is missing."""
+        return {
+            name: (kind(cell) if cell not in ("", None) else None)
+            if kind in (int, float) and not isinstance(cell := record.get(name), kind)
+            else record.get(name)
+            for name, kind in self.columns.items()
+        }
+
     def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
         with io.StringIO() as text:
             options: Any = {"delimiter": self.dialect.separator, "lineterminator": "\n"}
@@ -93,14 +102,15 @@ class AppendedCsv:
 
 @contextmanager
 def table_to_write(
-    out: IO[str] | str | Path, format: CsvFormat
+    out: IO[str] | str | Path | list[dict[str, Any]], format: CsvFormat
 ) -> Iterator[Callable[[Iterable[Mapping[str, Any]]], None]]:
     """Yield a function that writes records to a table, piece by piece.
 
     A file that is named takes its place, whole, when the block is left.
 
     Args:
-        out: an open file for CSV, or the path of a .csv, .tsv or .parquet file.
+        out: an open file for CSV, the path of a .csv, .tsv or .parquet file, or a list that gets
+            the records, with numbers instead of their text.
         format: how the records are written. A .tsv file has tabs, and no cell of a Parquet file
             gets an apostrophe.
 
@@ -109,6 +119,9 @@ def table_to_write(
         ImportError: Parquet is wanted, but pyarrow is not installed.
         OSError: the file cannot be written.
     """
+    if isinstance(out, list):
+        yield lambda records: out.extend(map(format.typed, records))
+        return
     path = writable(out, FRAMES) if isinstance(out, str | Path) else None
     suffix = "" if path is None else path.suffix.lower()
     if suffix == ".tsv":

@@ -28,10 +28,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from graphxai.contract.intervals import LEVEL
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
-from graphxai.explanation.compute.models import Model, standardisation_of
+from graphxai.explainers.registry import Method
+from graphxai.explanation.compute.models import Model, standardisation_of, versions
 from graphxai.explanation.compute.predicting import set_nearness
 from graphxai.explanation.files import require_pyarrow
 from graphxai.runtime.options import accepts
@@ -43,6 +45,7 @@ from .batches import (
     ExplainedRow,
     NamedRejectedRow,
     PredictBatch,
+    loaded,
     rejected_cells,
     require_molecules,
 )
@@ -146,19 +149,22 @@ def explain_table(
 
 @accepts(RowSettings)
 def explain_rows(
-    model: Model,
+    model: "Model | str | Path",
     path: str | Path,
-    explainer: Explainer,
+    explainer: Method = DEFAULT_METHOD,
     *,
     settings: RowSettings,
     skip: Collection[int] = (),
 ) -> Generator[ExplainedRow | NamedRejectedRow, None, None]:
     """Explain the rows of a table except those in `skip`, and yield them in order.
 
+    The model and the explainer may be given by name, as in `gx.explain`.
+
     The keywords are those of `RowSettings`. Rows are explained in batches, by processes that end
     with the generator. A row that cannot be explained is rejected. An error that concerns every
     molecule is raised.
     """
+    model = loaded(model)
     batch = ExplainBatch(model, explainer, settings.target)
     batch.check()
     training = training_set_of(model)
@@ -178,7 +184,7 @@ def explain_rows(
 def predict_table(
     model: "Model | Sequence[Model]",
     path: str | Path,
-    out: IO[str] | str | Path,
+    out: IO[str] | str | Path | list[dict[str, Any]],
     *,
     settings: PredictionSettings,
     goal: str = "",
@@ -193,7 +199,8 @@ def predict_table(
     Args:
         model: a model, or a list of models.
         path: the table.
-        out: the .csv, .tsv or .parquet file to write, or an open file for CSV.
+        out: the .csv, .tsv or .parquet file to write, an open file for CSV, or a list that gets a
+            dict for each row.
         goal: what is wished for the properties, as `gx.profile` reads it. Each row then says how
             desirable it is. Needs a list of models.
         rejected: a file for the rows that were left out, with the reasons, or None.
@@ -315,4 +322,5 @@ def _description(
         "level": None if settings.level == LEVEL else settings.level,
         "excel_safe": settings.excel_safe or None,
         "standardise": standardisation_of(model),
+        "versions": versions(),
     }

@@ -149,11 +149,15 @@ def require_same_run(
             f"{place} already holds results: continue with --resume, or choose another folder."
         )
     for name, value in description.items():
-        if before.get(name) != value:
-            raise ValueError(
-                f"{place} holds a run with {name} = {before.get(name)!r}, not {value!r}: choose"
-                " another folder."
-            )
+        stored = before.get(name)
+        pairs = {name: (stored, value)}
+        if isinstance(stored, dict) and isinstance(value, dict):
+            pairs = {f"{name}.{key}": (stored.get(key), value[key]) for key in value}
+        for key, (old, new) in pairs.items():
+            if old != new:
+                raise ValueError(
+                    f"{place} holds a run with {key} = {old!r}, not {new!r}: choose another folder."
+                )
 
 
 def _description_in(stored: Path) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ FORMATS = ("csv", "parquet", "sdf")
 # A report shows these methods side by side.
 COMPARED = (DEFAULT_METHOD, "gradient_input", "gae", "occlusion")
 SHARD_ROWS = 8192  # LRP explains this many rows in half a minute on one core
+PREDICTIONS = 600  # how many neighbours a search of the app, or for a full card, predicts
 LARGEST_TABLE = 50_000  # how many rows a page shows, be it that of a report or of the app
 SMOOTH = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 

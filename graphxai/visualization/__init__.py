@@ -10,7 +10,7 @@ from .grid import grid_svg
 from .molecule import molecule_svg
 from .picture import PictureOptions
 from .render import displayed, save_picture, svg_to_png
-from .superpixel import superpixel_row_svg, superpixel_svg, tokens_svg
+from .superpixel import patches_svg, superpixel_row_svg, superpixel_svg, tokens_svg, upsampled
 
 __all__ = [
     "PALETTES",
@@ -21,9 +21,11 @@ __all__ = [
     "graph_svg",
     "grid_svg",
     "molecule_svg",
+    "patches_svg",
     "save_picture",
     "superpixel_row_svg",
     "superpixel_svg",
     "svg_to_png",
     "tokens_svg",
+    "upsampled",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -141,6 +142,32 @@ def stages_figure(
     axes.set(title=title, ylabel="|rank correlation| with the trained model", ylim=(0, 1.03))
     axes.set_xlabel("shuffled down to this block")
     _legend(axes, len(stages))
+    return figure
+
+
+def layers_figure(sums: "pd.DataFrame") -> "Figure":
+    """Draw the relevance that enters each layer, and what is created there, as means over graphs.
+
+    Args:
+        sums: a table as `evaluation.layer_sums` returns it. What is created is drawn as the mean of
+            absolute values.
+    """
+    figure = new_figure(9.6, 3.8)
+    entering, created = figure.subplots(1, 2)
+    methods = list(dict.fromkeys(sums.method))
+    for name, style in _styles(dict.fromkeys(methods)).items():
+        if name not in methods:
+            continue
+        stages = sums[sums.method == name].groupby("stage", sort=False)
+        entering.plot(stages.relevance.mean(), marker="o", ms=3, label=name, **style)
+        size = stages.created.agg(lambda values: values.abs().mean())
+        created.plot(size.iloc[:-1], marker="o", ms=3, label=name, **style)
+    entering.set_title("Relevance that enters the layer", fontsize=11)
+    created.set_title("Created or lost in it, mean |r|", fontsize=11)
+    for axes in (entering, created):
+        axes.tick_params(axis="x", rotation=30)
+        axes.spines[["top", "right"]].set_visible(False)
+    _legend(created, len(methods))
     return figure
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .color import Scale, finite, signed_alike
-from .frame import MARGIN, SMALLEST_ROOM, document, frame, too_small
+from .frame import GREY, MARGIN, SMALLEST_ROOM, document, frame, too_small
 from .graph import (
     PlainGraph,
     laid_out,
@@ -34,7 +34,7 @@ WIDE = PictureOptions(width=840)  # the list of parts takes 250 pixels of it
 _RADIUS, _BAND = 0.36, 0.46  # an atom's disc and the width of a bond's band, in bond lengths
 _AREA = 1.45  # the radius of the area around a node of a graph, in radii of the node
 _EDGE = 1.4  # the outline around a fragment, in pixels
-_OUTLINE, _GREY = "#7a7a7a", "#555555"
+_OUTLINE = "#7a7a7a"
 _LIST_WIDTH = 250.0  # in pixels
 _ROW = 24.0  # the height of a row of the list, in pixels
 _FREE = 22.0  # the space around a single fragment, in pixels
@@ -391,5 +391,5 @@ def _row_text(name: str, value: str, x: float, y: float) -> str:
     room = _LIST_WIDTH - 46 - text_width(value, 13) - 10
     text, size = fit_text(name, 13, room, smallest=10)
     return draw_text(text, x, y + 4.5, size) + draw_text(
-        value, x + _LIST_WIDTH - 46, y + 4.5, 13, anchor="end", color=_GREY
+        value, x + _LIST_WIDTH - 46, y + 4.5, 13, anchor="end", color=GREY
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import digest, frame, relevance_of
+from .frame import DARK, OUTLINE, digest, frame, relevance_of
 from .layout import laid_out_graph
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
@@ -18,9 +18,7 @@ from .text import draw_text, escape, fit_text, number, text_width
 MOST_NODES = 150  # how many nodes a picture shows, which are the most relevant of a larger graph
 _LARGEST, _SMALLEST = 17.0, 3.5  # the limits of a node's radius, in pixels
 ARC = 0.28  # how far an arc bends, as a part of the distance between its ends
-_OUTLINE = "#333333"
 _VISIBLE = 0.03  # below this part of the limit, relevance gives an edge no colour
-_DARK = 0.45  # below this luminance of a node, its label is white
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +295,7 @@ def nodes_svg(
     colors = _colors(scale, values[shown].tolist())
     for node, label, (x, y), color in zip(shown.tolist(), names, points, colors, strict=True):
         ring = max(1.8, radius * 0.2) if node in ringed else 0.8
-        edge = _OUTLINE if node in ringed else "#777777"
+        edge = OUTLINE if node in ringed else "#777777"
         discs.append(
             f'<circle data-node="{node}" cx="{number(x)}" cy="{number(y)}"'
             f' r="{number(radius)}" fill="{color}" stroke="{edge}" stroke-width="{number(ring)}">'
@@ -332,7 +330,7 @@ def _labels_svg(
         if text_width(names[k], size) <= 1.9 * radius:
             red, green, blue = (int(colors[k][place : place + 2], 16) / 255 for place in (1, 3, 5))
             luminance = 0.299 * red + 0.587 * green + 0.114 * blue
-            ink = "#ffffff" if luminance < _DARK else "#000000"
+            ink = "#ffffff" if luminance < DARK else "#000000"
             words.append(draw_text(names[k], x, y + size * 0.36, size, anchor="middle", color=ink))
             continue
         text, fitted = fit_text(names[k], min(max(size, 9.0), 10.0), 90.0, smallest=8.0)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import digest, frame, relevance_of
+from .frame import OUTLINE, digest, frame, relevance_of
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import escape, number, numbers
@@ -26,7 +26,6 @@ _ZOOM = _LONGEST_BOND / 1.5  # in pixels per Angstrom, as a normalised bond has 
 _PADDING = 0.03  # on each side, as a part of the picture
 _LABEL = 0.2  # how far a label extends beyond its atom, in Angstrom
 _OUTLINE = 0.07  # in bond lengths
-_OUTLINE_COLOR = "#333333"
 Window = tuple[float, float, float, float]  # left, bottom, right and top in 2D coordinates
 # Draws SVG elements, given the positions of the atoms (N, 2) and the bond length in pixels.
 Underlay = Callable[[NDArray[np.float64], float], str]
@@ -278,14 +277,14 @@ def _contour(
             (x1, y1), (x2, y2) = points[i], points[j]
             parts.append(
                 f'<path d="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"'
-                f' stroke="{_OUTLINE_COLOR}"'
+                f' stroke="{OUTLINE}"'
                 f' stroke-width="{number(bond_px * _BOND_WIDTH + 2 * width)}"/>'
             )
     for i in outlined:
         x, y = points[i]
         parts.append(
             f'<circle data-outlined="{int(i)}" cx="{number(x)}" cy="{number(y)}" r="{radius}"'
-            f' fill="{_OUTLINE_COLOR}"/>'
+            f' fill="{OUTLINE}"/>'
         )
     return f'<g class="outline">{"".join(parts)}</g>'
 

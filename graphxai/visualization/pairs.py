@@ -254,6 +254,29 @@ def profile_figure(
     return figure
 
 
+def heads_figure(relevance: ArrayLike, *, title: str) -> Figure:
+    """Draw the relevance through each head (L, H) as a map, with the sum of each layer beside it.
+
+    Args:
+        relevance: the relevance through each head, first layer first. It is drawn at the bottom.
+        title: plain text.
+    """
+    values = finite(relevance)
+    layers, heads = values.shape
+    figure = new_figure(2.6 + 0.45 * heads, 1.5 + 0.45 * layers)
+    axes = figure.subplots()
+    limit = float(np.abs(values).max()) or 1.0
+    drawn = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, origin="lower")
+    axes.set_xticks(range(heads), [str(k + 1) for k in range(heads)])
+    sums = [f"layer {k + 1} ({total:+.2f})" for k, total in enumerate(values.sum(1))]
+    axes.set_yticks(range(layers), sums)
+    axes.set_xlabel("head")
+    axes.tick_params(length=0)
+    figure.colorbar(drawn, ax=axes, label="relevance through attention")
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
 def _finish(axes: Axes, label: str) -> None:
     axes.set_xlabel(label)
     axes.axhline(0, color="black", lw=0.8)

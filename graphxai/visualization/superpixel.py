@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, MARGIN, document, frame, heading, relevance_of, too_small
+from .frame import BAR_ROOM, DARK, MARGIN, document, frame, heading, relevance_of, too_small
 from .frame import color_bar as _color_bar
 from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
+
+FloatArray = NDArray[np.float64]
 
 _CAPTION = 24.0  # the space above a panel for its name, in pixels
 _GAP = 20.0  # the space between panels, in pixels
@@ -88,7 +90,7 @@ def superpixel_row_svg(
     scale: Scale | float | None = None,
     title: str = "",
     subtitle: str = "",
-    legend: Sequence[str] = ("against", "for"),
+    legend: Sequence[str] | Mapping[str, Sequence[str]] = ("against", "for"),
     unsigned: Mapping[str, str] = {},
     size: float = 220,
     palette: str = "red-blue",
@@ -102,7 +104,8 @@ def superpixel_row_svg(
         scale: the colours of all methods, with one bar below the row unless only some methods have
             a sign. If it is not given, each method has a separate scale and bar.
         title, subtitle: plain text above the row.
-        legend: the words at the negative and the positive end of a colour bar.
+        legend: the words at the negative and the positive end of a colour bar, which may differ
+            from method to method.
         unsigned: for each method without a sign, the word at the end of its colour bar, which
             starts at zero.
         size: the height of a panel in pixels.
@@ -118,7 +121,8 @@ def superpixel_row_svg(
         replace(scale or Scale.fit(array, palette=palette), one_sided=name in unsigned)
         for name, array in values.items()
     ]
-    legends = [("", unsigned[name]) if name in unsigned else legend for name in values]
+    words = legend if isinstance(legend, Mapping) else dict.fromkeys(values, legend)
+    legends = [("", unsigned[name]) if name in unsigned else words[name] for name in values]
     one_bar = scale is not None and len({*zip(scales, map(tuple, legends), strict=True)}) == 1
     panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
     panels += [
@@ -140,9 +144,9 @@ def superpixel_row_svg(
         parts.append(_color_bar(scales[0], 0, y, width, legends[0], values=every))
     else:
         bars = zip(values.values(), scales, legends, strict=True)
-        for position, (array, method_scale, words) in enumerate(bars):
+        for position, (array, method_scale, ends) in enumerate(bars):
             x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
-            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, words, values=array))
+            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, ends, values=array))
     return document(
         width,
         y + (BAR_ROOM if values else MARGIN - _BELOW),
@@ -150,6 +154,57 @@ def superpixel_row_svg(
         title=title.strip() or "Superpixels coloured by relevance",
         description=_description(values, scales, subtitle, legends),
     )
+
+
+def patches_svg(
+    relevance: ArrayLike,
+    grid: tuple[int, int],
+    *,
+    image: ArrayLike | None = None,
+    **options: Any,
+) -> str:
+    """Draw the patches of an image as SVG on their grid, or upsampled to the image's pixels.
+
+    Args:
+        relevance: one number per patch (N,), from left to right and from top to bottom.
+        grid: the numbers of rows and columns of patches.
+        image: grey levels in [0, 1] (H, W), to which the patches are upsampled, and which is drawn
+            beside them.
+        options: those of `superpixel_svg`.
+
+    Raises:
+        ValueError: the numbers of patches and of cells differ, or a value is not finite.
+    """
+    values, (rows, columns) = finite(relevance), grid
+    if values.shape != (rows * columns,):
+        raise ValueError(f"a grid of {rows} x {columns} does not fit {values.size} patches.")
+    cells = np.arange(rows * columns).reshape(grid)
+    if image is None:
+        options.setdefault("show_image", False)
+        return superpixel_svg(np.zeros(grid), cells, values, **options)
+    height, width = np.asarray(image).shape[:2]
+    down, right = (np.arange(n) * of // n for n, of in ((height, rows), (width, columns)))
+    return superpixel_svg(image, cells[np.ix_(down, right)], values, **options)
+
+
+def upsampled(relevance: ArrayLike, grid: tuple[int, int], size: tuple[int, int]) -> FloatArray:
+    """Return the relevance of patches for each pixel (H, W), bilinear between their centres.
+
+    This is how Chefer 2021b makes a picture of a vision transformer's patches.
+
+    Args:
+        relevance: one number per patch (N,), from left to right and from top to bottom.
+        grid: the numbers of rows and columns of patches.
+        size: H and W.
+    """
+    values = finite(relevance).reshape(grid)
+    for axis, (wanted, cells) in enumerate(zip(size, grid, strict=True)):
+        at = ((np.arange(wanted) + 0.5) * cells / wanted - 0.5).clip(0, cells - 1)
+        low = np.floor(at).astype(int)
+        high, part = np.minimum(low + 1, cells - 1), at - low
+        part = part[:, None] if axis == 0 else part
+        values = values.take(low, axis) * (1 - part) + values.take(high, axis) * part
+    return values
 
 
 class _SuperpixelImage:
@@ -296,7 +351,6 @@ def _description(
 
 
 _LARGEST, _SMALLEST = 20.0, 8.0  # the limits of the font size, in pixels
-_DARK = 0.45  # below this luminance of the background, a token is white
 _PAD, _SPACE, _LINE = 0.3, 0.25, 1.9  # around a token, between tokens, and of a line, in font sizes
 
 
@@ -372,7 +426,7 @@ def _drawn(
     for text, value, color, light, (x, line, width) in tokens:
         y = top + line * _LINE * size
         fitted, font = fit_text(text, size, width - 2 * _PAD * size, smallest=_SMALLEST)
-        ink = "#ffffff" if light < _DARK else "#000000"
+        ink = "#ffffff" if light < DARK else "#000000"
         words = draw_text(fitted, x + width / 2, y + 1.2 * size, font, anchor="middle", color=ink)
         parts.append(
             f'<g class="token"><title>{escape(f"{text}: {scale.text(value)}")}</title>'

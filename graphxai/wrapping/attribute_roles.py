@@ -6,7 +6,6 @@ name of the attribute decides.
 """
 
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.typing import SparseTensor
+
+from graphxai.runtime.notices import warn
 
 NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups. The name of an index is one too
 EVIDENCE = 64  # how many graphs decide what an attribute belongs to
@@ -64,7 +65,7 @@ def attribute_roles(
     doubts = {k: doubt for k, doubt in doubts.items() if attributes is None or k in attributes}
     if doubts:
         text = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
-        warnings.warn(
+        warn(
             "when nodes are hidden, the attributes of a graph are cut to match. For some attributes"
             f" it is uncertain what they belong to: {text}.",
             stacklevel=4,

@@ -8,7 +8,6 @@ to the copy.
 """
 
 import operator
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from graphxai.engine.fused import all_modules, in_shared_block, shared_block
+from graphxai.runtime.notices import warn
 from graphxai.runtime.scope import Blocks
 
 Model = TypeVar("Model")
@@ -57,7 +57,7 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
     try:
         replica = replicate(module)
     except _Unreachable as error:
-        warnings.warn(
+        warn(
             f"{type(module).__name__} is in eval mode while it is explained, in other threads too:"
             f" {error}. Call model.eval() first, or explain a copy.",
             stacklevel=8,

@@ -30,6 +30,7 @@ from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule
+from graphxai.runtime.notices import warn
 
 from .batches import WrappedBatch, as_rows, is_real
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
@@ -92,7 +93,7 @@ class ModelChecks:
         if self.mixing is None or method in self._warned:
             return
         self._warned.add(method)
-        warnings.warn(
+        warn(
             f"{name} mixes the graphs of a batch in {self.mixing or name}: what it returns for one"
             f" graph depends on the others. So {method!r}, like every method, runs its graphs one"
             " at a time. To run them together, let that module keep the graphs apart (give it the"
@@ -110,7 +111,7 @@ class ModelChecks:
         }
         new, self._idle = reasons - self._idle, self._idle | reasons
         if new:
-            warnings.warn(
+            warn(
                 f"rules of wrap(..., rules=...) did not act: {', '.join(sorted(new))} in {name}.",
                 stacklevel=5,
             )

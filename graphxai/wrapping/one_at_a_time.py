@@ -1,12 +1,13 @@
 """Run passes of graphs, or of rows of tokens, through a model one at a time."""
 
-import warnings
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
+
+from graphxai.runtime.notices import warn
 
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
@@ -149,7 +150,7 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
 
 def warn_of_zeroed_nodes(model: Wrapped) -> None:
     """Warn that nodes were set to zero because the output of an empty graph is not finite."""
-    warnings.warn(
+    warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes. Where all"
         " nodes were to be hidden, they were set to zero instead.",
         stacklevel=5,
@@ -158,7 +159,7 @@ def warn_of_zeroed_nodes(model: Wrapped) -> None:
 
 def warn_of_undefined_empty(model: Wrapped) -> None:
     """Warn that the output of graphs without nodes is not finite."""
-    warnings.warn(
+    warn(
         f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"
         " that need it, such as curves with the operator 'delete', are NaN: use 'mask' or 'zero'.",
         stacklevel=5,

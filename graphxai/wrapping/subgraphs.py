@@ -6,7 +6,6 @@ have more: other node indices (`expander_edge_index`, `pair_index`) with their o
 attribute belongs to.
 """
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -17,6 +16,8 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import select
+
+from graphxai.runtime.notices import warn
 
 from .attribute_roles import (
     EDGES,
@@ -195,7 +196,7 @@ def _renumbered(graph: Data, key: str, role: AttributeRole, kept: Mapping[str, T
     renumbered = torch.where(refers, new[torch.where(refers, values, 0).long()], values)
     if bool(stays.all()):
         return renumbered
-    warnings.warn(
+    warn(
         f"{key} has one entry per node, and some refer to hidden nodes. These entries now refer to"
         " the node that they belong to.",
         stacklevel=3,

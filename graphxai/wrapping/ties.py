@@ -7,7 +7,6 @@ gradient to all entries that are equal to it. If a model uses the indices to cho
 entries, a warning says so.
 """
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphxai.engine.fused import are_ties_as_computed
+from graphxai.runtime.notices import warn
 
 EXTREMES = {
     torch.max: torch.amax,
@@ -44,6 +44,7 @@ ORDERS: dict[Any, tuple[int, int | None]] = {
     **dict.fromkeys(POSITIONS - SORTS, (1, None)),
 }
 
+CHOICE = "chooses among entries that are equal"  # of the warning
 _without_choices: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
@@ -58,6 +59,11 @@ def shared_ties(module: nn.Module) -> Iterator[None]:
         yield
     if not mode.chooses:
         _without_choices.add(module)
+
+
+def orders_entries(module: nn.Module) -> bool:
+    """Return whether passes so far have put entries in an order, or have taken extremes."""
+    return module not in _without_choices
 
 
 class _TieMode(TorchFunctionMode):
@@ -122,8 +128,8 @@ class _TieMode(TorchFunctionMode):
             if not value.is_floating_point():
                 self._tied[id(value)] = value
             elif value.requires_grad:
-                warnings.warn(
-                    f"{self.name} chooses among entries that are equal, by the indices of a maximum"
+                warn(
+                    f"{self.name} {CHOICE}, by the indices of a maximum"
                     " or of an order: relevance goes to the entry that it took, and none to the"
                     " others.",
                     stacklevel=4,

@@ -402,7 +402,8 @@ class WrappedModel(ShownModel, ModuleView):
         If the model fails, its graphs without nodes have NaN, and the others run by themselves.
         """
         try:
-            return self._run_pass(rows, batch, batch.mask)[:-1]
+            with restoring_attributes(self.running):
+                return self._run_pass(rows, batch, batch.mask)[:-1]
         except OneGraphAtATime:
             raise
         except Exception:  # a model may raise anything that its code divides by or looks up

@@ -29,6 +29,7 @@ class ReadingOptions(TypedDict, total=False):
     transform: Callable[[Data], Data] | None
     features: Sequence[str]
     molecule_features: Any
+    extra_features: Any
     one_at_a_time: bool
     empty: Literal["no nodes", "zeros"]
 
@@ -54,7 +55,7 @@ def wrap(
     A model of chemprop 2 (`chemprop.models.MPNN`) says itself what its outputs are and what it
     reads. It takes SMILES, and a list of such models is an ensemble. Of the arguments it takes
     `tasks` or `task` and `classes`, `featurize` for a `MolGraph` featurizer other than chemprop's
-    own sets, `molecule_features` and `name`.
+    own sets, `molecule_features`, `extra_features` and `name`.
 
     A fitted estimator with scikit-learn's methods, such as a forest on fingerprints, takes SMILES.
     `featurize` computes the features of an RDKit molecule, and may be left out if the estimator
@@ -104,6 +105,8 @@ def wrap(
         molecule_features: for a chemprop model that reads features of whole molecules, how they
             are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
             of an RDKit molecule, or several of these.
+        extra_features: for a chemprop model that reads further features of atoms or bonds, as for
+            `load`.
         name: the name of the model in results, by default that of its class.
 
     Raises:
@@ -114,6 +117,7 @@ def wrap(
     own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
     featurize, transform = reading.get("featurize"), reading.get("transform")
     features, molecule_features = reading.get("features", ()), reading.get("molecule_features", ())
+    extra = reading.get("extra_features")
     if (empty := reading.get("empty", "no nodes")) not in ("no nodes", "zeros"):
         raise ValueError(f"empty must be 'no nodes' or 'zeros', not {empty!r}.")
     only_for_networks = {
@@ -124,13 +128,16 @@ def wrap(
     if is_chemprop(model):
         _refuse(only_for_networks, "a chemprop model")
         return wrap_chemprop(
-            model, own_tasks, task, _class_names(classes), featurize, molecule_features, name
+            model, own_tasks, task, _class_names(classes), featurize, molecule_features, extra, name
         )
     if is_estimator(model):
-        _refuse(only_for_networks | {"molecule_features": molecule_features}, "an estimator")
+        further = {"molecule_features": molecule_features, "extra_features": extra}
+        _refuse(only_for_networks | further, "an estimator")
         return wrap_estimator(model, own_tasks, task, _class_names(classes), featurize, name)
-    if molecule_features:
-        raise ValueError("molecule_features are for models of chemprop: leave them out.")
+    if molecule_features or extra:
+        raise ValueError(
+            "molecule_features and extra_features are for models of chemprop: leave them out."
+        )
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
     _check_inputs(inputs, featurize, graph_token)

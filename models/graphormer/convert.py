@@ -6,7 +6,6 @@ code does.
 """
 
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from graphxai.contract.checkpoint_files import (
 from graphxai.contract.model import Origin
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
+from graphxai.runtime.notices import warn
 
 from .checkpoint import CheckpointError, fill, outlined, shapes_of, with_memory
 from .config import GraphormerConfig
@@ -114,7 +114,7 @@ def _check_rest(read: "_Reader", config: GraphormerConfig) -> None:
         )
     strange = [key for key in rest if not key.startswith(_UNUSED)]
     if strange:
-        warnings.warn(
+        warn(
             f"{read.path}: unused keys {', '.join(map(repr, strange[:3]))}"
             + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")
             + "; check that the model matches its configuration.",

@@ -67,9 +67,9 @@ def test_a_command_says_which_model_it_took(run, command, tmp_path):
     options = [table, "--out", page, "--detailed", "0"] if command == "report" else ["CCO"]
     if command == "fragments":
         options += ["--out", tmp_path / "fragments.csv"]
-    _, text, _ = run(command, *options)
+    _, _, text = run(command, *options)
     assert "model: bace (the default; --model chooses another)" in text
-    _, text, _ = run(command, *options, "--model", "solubility")
+    _, _, text = run(command, *options, "--model", "solubility")
     assert "model: solubility\n" in text
 
 
@@ -83,7 +83,7 @@ def test_several_methods_are_compared_in_one_picture(run, checkpoint, tmp_path):
 
 def test_a_table_gives_one_row_and_one_picture_each(run, checkpoint, table, tmp_path):
     out = tmp_path / "results"
-    code, text, _ = run("explain", table, "--model", checkpoint, "--out", out)
+    code, _, text = run("explain", table, "--model", checkpoint, "--out", out)
     assert code == 0
     assert "3 explained, 2 left out" in text
     rows = read(out / "explanations.csv")
@@ -109,7 +109,7 @@ def test_an_interrupted_table_resumes_and_repeats_nothing(run, checkpoint, table
     code, _, error = run(*arguments)
     assert code == 1
     assert "already holds results: continue with --resume" in error
-    code, text, _ = run(*arguments, "--resume")
+    code, _, text = run(*arguments, "--resume")
     assert code == 0
     assert "1 explained, 0 left out, 4 rows done before" in text
     after = read(out / "explanations.csv")
@@ -137,10 +137,10 @@ def test_a_shared_scale_is_the_same_in_every_picture(run, checkpoint, table, tmp
 
 def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     out = tmp_path / "predictions.csv"
-    code, text, error = run("predict", table, "--model", checkpoint, "--out", out)
+    code, _, error = run("predict", table, "--model", checkpoint, "--out", out)
     assert code == 0
-    assert "model: toy\n" in text
-    assert "3 predicted, 2 left out" in text
+    assert "model: toy\n" in error
+    assert "3 predicted, 2 left out" in error
     rejected = read(tmp_path / "predictions.rejected.csv")
     assert [row["row"] for row in rejected] == ["2", "4"]
     assert "left out: row 2" in error
@@ -158,7 +158,7 @@ def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
         "parent",
         "note",
     ]
-    assert "training set: unknown" in text
+    assert "training set: unknown" in error
     for other in ("p.tsv", "p.parquet"):
         assert run("predict", table, "--model", checkpoint, "--out", tmp_path / other)[0] == 0
     cells = {"keep_default_na": False, "na_values": {"nearest_similarity": [""]}}
@@ -214,10 +214,10 @@ def test_several_models_predict_one_row_with_all_properties(run, tmp_path):
 
 def test_every_row_says_how_near_it_is_to_the_training_set(run, trained, table, tmp_path):
     out = tmp_path / "results"
-    code, text, error = run("explain", table, "--model", trained, "--out", out, "--format", "sdf")
+    code, _, error = run("explain", table, "--model", trained, "--out", out, "--format", "sdf")
     assert code == 0, error
     line = "training set: of 3 rows, 2 far from it, 1 a training compound (column training_set)"
-    assert line in text
+    assert line in error
     rows = read(out / "explanations.csv")
     assert [row["training_set"] for row in rows] == ["far", "far", "training compound"]
     assert [row["nearest_similarity"] for row in rows][2] == "1"
@@ -240,7 +240,7 @@ def test_a_molecule_far_from_the_training_set_is_said_to_be(run, trained):
 
 
 def test_models_are_listed(run):
-    code, text, _ = run("models")
+    code, text, words = run("models")
     assert code == 0
     lines = text.splitlines()
     (activity,) = (line for line in lines if "BACE-1" in line)
@@ -249,7 +249,7 @@ def test_models_are_listed(run):
     (potency,) = (line for line in lines if "pIC50" in line)
     assert "R2" in potency
     assert "random split" in " ".join(text.split())
-    assert "0.86 on new scaffolds" in text.replace("\n", " ")
+    assert "0.86 on new scaffolds" in words
     assert "mnist-superpixels" in text
     (start,) = (line for line in lines if "molecules" in line)
     assert "weights" in start
@@ -299,7 +299,7 @@ def measured(tmp_path_factory):
 @pytest.mark.parametrize("command", ["explain", "predict"])
 def test_the_level_of_intervals_is_chosen(run, measured, checkpoint, command):
     code, text, error = run(command, "CCO", "--model", measured, "--level", "0.8")
-    assert (code, error) == (0, "")
+    assert (code, "has no intervals" in error) == (0, False)
     value = gx.predict(gx.load(measured), "CCO")["pIC50"].value
     assert f"(80 %: {value - 0.5:.2f} to {value + 0.5:.2f})" in text
     assert "(80 %: inactive or active)" in text
@@ -307,7 +307,7 @@ def test_the_level_of_intervals_is_chosen(run, measured, checkpoint, command):
     assert code == 0
     assert "%:" not in text
     assert error.startswith("model 'toy' has no intervals: ")
-    assert error.count("\n") == 1
+    assert error.count("no intervals") == 1
     code, _, error = run(command, "CCO", "--model", measured, "--level", "90")
     assert code == 1
     assert "between 0 and 1" in error
@@ -409,7 +409,7 @@ def test_a_run_that_failed_before_its_first_row_can_be_corrected(run, checkpoint
     arguments = ("explain", table, "--model", checkpoint, "--out", tmp_path / "r")
     assert run(*arguments, "--smiles-column", "mol")[0] == 1
     assert run(*arguments, "--method", "lrp", "--target", "toxic", "--pictures", "none")[0] == 1
-    code, text, _ = run(*arguments)
+    code, _, text = run(*arguments)
     assert code == 0
     assert "3 explained" in text
 
@@ -501,7 +501,7 @@ def test_help_shows_a_type_only_for_options_that_take_a_value(command, run):
 
 
 def test_the_words_of_the_ledger_are_explained_once(run):
-    _, text, _ = run("explain", "CCO", "--method", "lrp", "--method", "gradient_input")
+    _, _, text = run("explain", "CCO", "--method", "lrp", "--method", "gradient_input")
     assert text.count("The output for the target, active, is a logit: +0.7 doubles the odds.") == 1
     glossary = " ".join(text.split("doubles the odds.")[1].split())
     for word in ("Without nodes: ", "centrality: ", "graph token: ", "biases: "):
@@ -510,9 +510,9 @@ def test_the_words_of_the_ledger_are_explained_once(run):
 
 
 def test_the_output_of_a_regression_is_a_value_and_scores_have_no_ledger_to_explain(run):
-    _, text, _ = run("explain", "CCO", "--target", "pIC50", "--method", "gae")
-    assert "The output for the target, pIC50, is the predicted value." in text
-    assert "graph token" not in text
+    _, text, words = run("explain", "CCO", "--target", "pIC50", "--method", "gae")
+    assert "The output for the target, pIC50, is the predicted value." in words
+    assert "graph token" not in text + words
 
 
 def test_help_has_examples(run):
@@ -564,7 +564,7 @@ def test_predictions_have_a_column_with_the_unit(run, tmp_path):
 
 def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
     table, out = example_files()["assay.csv"], tmp_path / "f.csv"
-    code, text, _ = run("fragments", table, "--limit", "12", "--minimum", "1", "--out", out)
+    code, _, text = run("fragments", table, "--limit", "12", "--minimum", "1", "--out", out)
     assert code == 0
     hidden = len(read(out)) - 16
     assert hidden > 0
@@ -573,7 +573,7 @@ def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
 
 def test_the_fragments_of_one_molecule_have_the_relevance_of_the_target(run, tmp_path):
     out = tmp_path / "f.csv"
-    code, text, _ = run("fragments", ROWS[0][1], "--target", "pIC50", "--out", out)
+    code, _, text = run("fragments", ROWS[0][1], "--target", "pIC50", "--out", out)
     assert code == 0
     assert "relevance for pIC50" in text
     explanation = gx.explain("bace", ROWS[0][1], target="pIC50")
@@ -588,6 +588,6 @@ def test_a_note_of_training_is_printed_once(run, tmp_path, small_networks):
     rows = [f"{'C' * k}O,{int(k in rare)},{part}" for k, part in enumerate(parts, start=1)]
     table.write_text("\n".join(["smiles,y,part", *rows]))
     options = ("--no-teacher", "--init-weights", "none", "--epochs", "1", "--split-column", "part")
-    code, text, error = run("train", table, "--target-column", "y", "--out", out, *options)
+    code, _, error = run("train", table, "--target-column", "y", "--out", out, *options)
     assert code == 0, error
-    assert text.count("of the training molecules") == 1
+    assert error.count("of the training molecules") == 1

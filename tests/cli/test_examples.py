@@ -6,7 +6,7 @@ from graphxai.datasets.samples import example_files
 def test_examples_are_written_once_and_never_over_a_file_of_the_users(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # a second time, nothing is left to do
-        status, printed, _ = run("examples")
+        status, _, printed = run("examples")
         assert status == 0
         assert "written: examples/molecules.csv" in printed
     for name, path in example_files().items():

@@ -7,6 +7,7 @@ from rdkit import Chem
 from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
 import graphxai as gx
+from graphxai.datasets import counter_ions
 from graphxai.datasets.as_given import MixtureError
 from graphxai.datasets.molecules import molecule_graph, molecules_to_data
 from graphxai.datasets.standardise import may_change, parent_of
@@ -182,6 +183,12 @@ def test_an_anion_without_room_for_a_proton_is_a_counter_ion(ion):
     assert Chem.MolToSmiles(result.mol) == "CC(C)NCC(O)COc1cccc2ccccc12"
     name = next(name for name, smiles in IONS.items() if smiles == ion)
     assert result.changes == (f"salt removed: {name}", "charges neutralised")
+
+
+@pytest.mark.parametrize("kind", ["_SALTS", "_SOLVENTS"])
+def test_a_counter_ion_or_solvent_is_listed_under_one_name(kind):
+    listed = getattr(counter_ions, kind)
+    assert len({Chem.CanonSmiles(smiles) for smiles in listed.values()}) == len(listed)
 
 
 def test_a_training_table_names_what_was_read_as_it_is_drawn(tmp_path):

@@ -458,6 +458,10 @@ def test_a_saved_report_can_be_read_back(tmp_path, monkeypatch):
     assert pictures >= {"conservation", "randomisation"}
     compared = pd.read_csv(folder / "comparisons.csv")
     assert set(compared[compared.metric == "auac"].operator) == {"mask", "zero", "delete"}
+    latex = report.to_latex()
+    assert latex == (folder / "table.tex").read_text(encoding="utf-8")
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 3
+    assert f"{report.intervals('auac', 'delete')['lrp'].mean:.3f}" in latex
 
 
 def run(arguments, monkeypatch):

@@ -21,6 +21,7 @@ from graphxai.evaluation.ground_truth import (
     evaluate_truth,
     model_score,
 )
+from graphxai.evaluation.ground_truth_report import detail
 from graphxai.evaluation.truth_metrics import (
     NODE_METRICS,
     PIXEL_METRICS,
@@ -35,8 +36,10 @@ from graphxai.evaluation.truth_metrics import (
     outstanding,
     pearson,
     pixel_accuracy,
+    precision_at,
     rank_correlation,
     roc_auc,
+    token_f1,
     top_k_precision,
     undefined,
 )
@@ -359,3 +362,37 @@ def test_a_bond_is_scored_by_its_shapley_value_and_by_what_its_atoms_read_from_e
 def custom_numbers(model, batch, target):
     """Score nodes by their atomic number, (B, N)."""
     return batch.x[..., 0].float()
+
+
+@pytest.mark.parametrize("k", [1, 3, 5, 50])
+def test_token_f1_of_the_top_nodes_agrees_with_scikit_learn(k: int) -> None:
+    """As in figure 4 of Chefer 2021b, where a token is in the rationale if it is in the top k."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    generator = np.random.default_rng(k)
+    relevance, truth = generator.permutation(40).astype(float), generator.random(40) < 0.3
+    chosen = relevance >= np.sort(relevance)[-min(k, 40)]
+    assert token_f1(relevance, truth, k) == pytest.approx(metrics.f1_score(truth, chosen))
+    assert precision_at(relevance, truth, k) == pytest.approx(
+        metrics.precision_score(truth, chosen)
+    )
+
+
+def test_ties_at_the_end_of_the_top_are_averaged() -> None:
+    truth = np.array([True, False, False, True])
+    assert precision_at([2.0, 1.0, 1.0, 1.0], truth, 2) == pytest.approx((1 + 1 / 3) / 2)
+    assert np.isnan(token_f1(np.zeros(3), np.zeros(3, bool), 2))
+    with pytest.raises(ValueError, match="at least 1"):
+        precision_at(np.zeros(4), truth, 0)
+
+
+def test_a_table_may_have_the_top_nodes_and_says_how_long_methods_took() -> None:
+    truths = [np.array([True, False, False]), np.array([True, False, True, False])]
+    rows = evaluate_truth(load("bace"), ["CCO", "CC(=O)O"], truths, ["lrp"], top=(1, 2))
+    wanted = {f"{name}_{k}" for name in ("precision_at", "token_f1") for k in (1, 2)}
+    assert wanted <= set(rows.metric)
+    seconds = rows.attrs["seconds"]
+    assert seconds.keys() == {"lrp", "random"}
+    table = detail(rows, seconds)
+    assert "| ms | passes |" in table
+    assert "| 1 forward, 1 backward |" in table
+    assert "passes" not in detail(rows)

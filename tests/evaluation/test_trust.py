@@ -31,10 +31,12 @@ from graphxai.evaluation.trust.signs import (
     rewriting_sign,
     score_sign,
 )
-from graphxai.evaluation.trust.trust import Trust, explained_with_trust
+from graphxai.evaluation.trust.trust import COLOURS, STYLE, Trust, explained_with_trust
 from graphxai.explainers import get_explainer
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint, set_standardisation
+from graphxai.tables.app.page import STYLE as PAGE_STYLE
+from graphxai.tables.report.page import render
 from toy import random_graphormer
 
 FAR = {
@@ -629,3 +631,27 @@ def test_distance_counts_as_much_as_this_models_own_errors_say():
     for odd in ({}, {"far": "x"}, {"far": [None] * 3}, {"far": [1]}, {"edge": 3}):
         levels = [nearness_sign(word, odd).level for word in ("near", "edge", "far")]
         assert levels == ["good", "unknown", "warning"]  # limits of other models
+
+
+@pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
+def test_the_words_of_a_level_can_be_read_on_its_colour(colours):
+    """The contrast is that of WCAG 2.2, which asks for 4.5."""
+
+    def luminance(colour):
+        parts = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    text, ground, dark_text, dark_ground = map(luminance, colours)
+    assert (ground + 0.05) / (text + 0.05) > 4.5
+    assert (dark_text + 0.05) / (dark_ground + 0.05) > 4.5
+
+
+def test_a_level_has_the_same_colours_on_a_card_in_the_app_and_in_a_report():
+    report = render({"molecules": [], "limit": 1.0}, "title", "card")
+    for level, colours in COLOURS.items():
+        text, ground, dark_text, dark_ground = colours
+        assert f"--{level}: light-dark({ground}, {dark_ground});" in PAGE_STYLE
+        assert f"--{level}: {ground}; --{level}-ink: {text};" in report
+        assert f"--{level}: {dark_ground}; --{level}-ink: {dark_text};" in report
+        assert f"color: {text}; background: {ground}" == STYLE[level]

@@ -39,7 +39,11 @@ def test_statistics_equal_a_loop_over_all_rows(smiles):
     layers, heads = model.config.num_layers, model.config.num_heads
     far, token = model.config.max_distance + 1, model.config.max_distance + 2
     distances = np.zeros((layers, heads, token + 1))
-    related, chance, rows = np.zeros((layers, heads, 4)), np.zeros((4, far)), 0
+    related, chance, rows = (
+        np.zeros((layers, heads, len(RELATIONS))),
+        np.zeros((len(RELATIONS), far)),
+        0,
+    )
     for text in molecules:
         prepared = model.prepare(text)
         molecule = Chem.MolFromSmiles(prepared.smiles)  # heavy water is read as water
@@ -137,7 +141,12 @@ def test_relations_of_paracetamol_worked_out_by_hand():
         "same ring": set(combinations([4, 5, 6, 7, 9, 10], 2)),
         "same functional group": {(1, 2), (1, 3), (2, 3), (7, 8)},
         "conjugated": set(combinations(range(1, 11), 2)),
+        "bonded, one a hetero atom": {(1, 2), (1, 3), (3, 4), (7, 8)},
     }
+    fragments = [(0, 1, 2), (4, 5, 6, 7, 8, 9, 10)]  # BRICS cuts both bonds of the nitrogen
+    expected["same fragment"] = {pair for part in fragments for pair in combinations(part, 2)}
+    for name in ("same ring", "conjugated", "same fragment"):
+        expected[f"{name}, not bonded"] = expected[name] - expected["bonded"]
     for name, matrix in zip(RELATIONS, related, strict=True):
         related_pairs = {tuple(sorted(pair)) for pair in np.argwhere(matrix).tolist()}
         assert related_pairs == expected[name], name
@@ -348,3 +357,25 @@ def test_statistics_of_other_weights_are_refused():
     fields = {**vars(bundled), "sha256": "0" * 64}
     with pytest.raises(ValueError, match="other weights"):
         graphxai.explain("bace", "CCO", "masked_lrp", statistics=HeadStatistics(**fields))
+
+
+def test_a_table_says_what_each_head_looks_at():
+    frame = statistics_of([[True, False]], [[False, True]]).to_frame()
+    assert frame[["layer", "head"]].to_numpy().tolist() == [[0, 0], [0, 1]]
+    assert frame.key[0] == "1"
+    assert frame.share.tolist() == pytest.approx([0.9, 0.5])
+    assert frame.relation.tolist() == ["bonded"] * 2
+    assert frame.excess.tolist() == pytest.approx([0.0, 0.4])
+    assert frame.positional.tolist() == [True, False]
+    assert frame.relational.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("pre_layernorm", [True, False])
+def test_a_given_mask_acts_as_statistics_that_lead_to_it(pre_layernorm):
+    model = random_graphormer(num_layers=2, num_heads=4, pre_layernorm=pre_layernorm)
+    positional, relational = [[1, 0, 0, 0], [0, 0, 1, 0]], [[1, 0, 0, 0], [0, 0, 1, 0]]
+    statistics = statistics_of(positional, relational)
+    batch = collate([model.prepare("CCO").data])
+    given = get_explainer("masked_lrp", heads=statistics.mask()).attribute(model, batch)
+    expected = get_explainer("masked_lrp", statistics=statistics).attribute(model, batch)
+    torch.testing.assert_close(given.relevance, expected.relevance)

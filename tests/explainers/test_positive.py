@@ -250,3 +250,27 @@ def test_values_that_many_products_share_get_the_sum_of_their_relevance(batch):
     each_a, each_v = positive_product(a, copies, relevance, torch.matmul)
     torch.testing.assert_close(of_a, each_a)
     torch.testing.assert_close(of_v, each_v.flatten(0, -3).sum(0))
+
+
+def test_ablations_equal_their_formulas_in_numpy():
+    """Table 3 of Chefer 2021b: attention in place of its gradient, and one block alone."""
+    model = small()
+    batch = batch_of(model, ["CCO"])
+    reference, tokens, gradients = reference_of(model, batch)
+    _, of_attention = reference.relevance(tokens, np.array([1, 0.0]), "chefer")
+    with record() as tape, torch.no_grad():
+        model(batch)
+    attention = [weights[0].numpy() for weights in tape.attention]
+    expected = {
+        (False, None): rolled_out(of_attention, attention),
+        (True, 1): rolled_out(of_attention[-1:], gradients[-1:]),
+        (True, 2): rolled_out(of_attention[:1], gradients[:1]),
+    }
+    for (gradient, block), scores in expected.items():
+        explainer = get_explainer("transformer_attribution", gradient=gradient, block=block)
+        attribution = explainer.attribute(model, batch, "active")
+        np.testing.assert_allclose(attribution.relevance[0], scores[1:], rtol=1e-8, atol=1e-12)
+    with pytest.raises(ValueError, match="there is no block 3: the model has 2"):
+        get_explainer("transformer_attribution", block=3).attribute(model, batch)
+    with pytest.raises(ValueError, match="block counts from 1"):
+        get_explainer("transformer_attribution", block=0)

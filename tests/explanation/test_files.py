@@ -27,7 +27,8 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.datasets.superpixels import region_adjacency
-from graphxai.explanation.explanations import SHOWN, side_by_side
+from graphxai.explanation.comparison import side_by_side
+from graphxai.explanation.explanations import SHOWN
 from graphxai.explanation.files import SUFFIXES
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.visualization import Scale, displayed

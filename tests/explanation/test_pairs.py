@@ -38,7 +38,8 @@ def frozen_pass(
     """Compute one graph's first output by the pre-LN Graphormer's formulas, and its constants.
 
     With `constants` the attention, the scales of LayerNorm and the ratios of GELU are those of an
-    earlier pass. In `switched_off`, (layer, query, key), the attention is zero in all heads.
+    earlier pass. In `switched_off`, (layer, query, key), the attention is zero in all heads, or in
+    the head that may follow.
     `tokens` replace the embeddings, and `entering_state`, (layer, token, its state), replaces what
     enters a layer. `states` gets what enters each layer.
     """
@@ -73,7 +74,8 @@ def frozen_pass(
         logits = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + bias
         weights = constant(logits.softmax(-1)).clone()
         if switched_off is not None and switched_off[0] == number:
-            weights[:, switched_off[1], switched_off[2]] = 0.0
+            query, key, *head = switched_off[1:]
+            weights[head[0] if head else slice(None), query, key] = 0.0
         x = x + affine(attention.output, (weights @ v).transpose(0, 1).flatten(1))
         wide = affine(layer.ffn.expand, norm(layer.ffn_norm, x))
         ratio = constant(0.5 * (1 + torch.erf(wide / math.sqrt(2))))
@@ -86,7 +88,7 @@ def test_a_pair_is_what_the_frozen_network_loses_without_that_attention():
     """With all else constant, the output is affine in every entry of attention."""
     model = random_graphormer().double()
     batch = batch_of(model, ["CC(=O)[O-].[Na+]"])
-    pairs = pair_relevance(model, batch, "active")[0]  # (L, T, T)
+    pairs = pair_relevance(model, batch, "active")[0][0]  # (L, T, T)
     full, constants = frozen_pass(model, batch)
     torch.testing.assert_close(full, model(batch)[0, 0])
     lost = torch.empty_like(pairs)
@@ -158,7 +160,7 @@ def test_pairs_of_a_layer_sum_to_the_relevance_that_passes_its_attention(pre):
         hook.remove()
     gradients = torch.autograd.grad(outputs[:, 0].sum(), mixed)
     passed = [(y * g).flatten(1).sum(-1) for y, g in zip(mixed, gradients, strict=True)]
-    pairs = pair_relevance(model, batch, "active")
+    pairs = pair_relevance(model, batch, "active")[0]
     torch.testing.assert_close(pairs.sum((2, 3)), torch.stack(passed, 1).detach())
 
 
@@ -177,13 +179,13 @@ def test_relevance_passes_through_attention_or_around_it():
     leaving = (after * slope).sum()
     beside = (tokens[:, :1] * slope).sum()
     projected = (model.layers[0].attention.output.bias * slope).sum()
-    num_layers = pair_relevance(model, batch, "active").sum()
+    num_layers = pair_relevance(model, batch, "active")[0].sum()
     torch.testing.assert_close(num_layers, (leaving - beside - projected).detach())
 
 
 def test_nothing_reads_the_last_layers_nodes():
     model = random_graphormer()
-    last = pair_relevance(model, batch_of(model, [ASPIRIN]))[0, -1]
+    last = pair_relevance(model, batch_of(model, [ASPIRIN]))[0][0, -1]
     assert (last[0] != 0).all()
     assert (last[1:] == 0).all()
 
@@ -261,7 +263,7 @@ def test_the_rules_are_the_methods_own(method):
     model = random_graphormer()
     rules = Rules(attention=True, layernorm=method == "lrp_ah_ln")
     pairs = gx.pairs(model, "CCO", method)
-    expected = pair_relevance(model, batch_of(model, ["CCO"]), rules=rules)[0]
+    expected = pair_relevance(model, batch_of(model, ["CCO"]), rules=rules)[0][0]
     np.testing.assert_allclose(pairs.by_layer, expected)
     assert pairs.explanation.method == method
 
@@ -366,3 +368,29 @@ def test_the_explanation_of_pairs_knows_the_training_set():
     pairs = gx.pairs("bace", "CCO").explanation
     assert pairs.nearness == gx.explain("bace", "CCO").nearness
     assert pairs.nearness.word == "far"
+
+
+@torch.no_grad()
+def test_a_head_is_what_the_frozen_network_loses_without_it():
+    """The heads of a layer sum to what passed through its attention."""
+    model = random_graphormer().double()
+    batch, every = batch_of(model, ["CC(=O)[O-].[Na+]"]), slice(None)
+    of_pairs, of_heads = pair_relevance(model, batch, "active")  # (1, L, T, T), (1, L, H)
+    torch.testing.assert_close(of_heads.sum(-1), of_pairs.sum((2, 3)))
+    full, constants = frozen_pass(model, batch)
+    for layer, head in np.ndindex(*of_heads.shape[1:]):
+        without = frozen_pass(model, batch, constants, (layer, every, every, head))[0]
+        torch.testing.assert_close(of_heads[0, layer, head], full - without)
+
+
+def test_results_have_the_heads_and_a_map_of_them():
+    pairs = gx.pairs("bace", ASPIRIN)
+    assert pairs.by_head.shape == (4, 8)
+    np.testing.assert_allclose(pairs.by_head.sum(1), pairs.by_layer.sum((1, 2)), atol=1e-5)
+    axes = pairs.heads_figure().axes[0]
+    np.testing.assert_array_equal(axes.images[0].get_array(), pairs.by_head)
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"layer {k + 1} ({total:+.2f})" for k, total in enumerate(pairs.by_head.sum(1))
+    ]
+    with pytest.raises(ValueError, match="not divided by head"):
+        gx.pairs("bace", ASPIRIN, num_layers=2).heads_figure()

@@ -47,6 +47,18 @@ def without_links(tmp_path_factory) -> Path:
     return clone
 
 
+@pytest.fixture
+def with_links(tmp_path) -> Path:
+    """Copy what an installation needs, with the links that a checkout has."""
+    copy = tmp_path / "graphxai"
+    for folder in (*FOLDERS, ".ci"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
 def links(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if Path(folder, name).is_symlink()]
 
@@ -95,12 +107,46 @@ def test_a_checkout_without_links_works_by_the_path(without_links, environment):
     smoke(environment, without_links, PYTHONPATH=str(without_links))
 
 
-def test_a_checkout_without_links_works_as_an_editable_install(without_links, environment):
+def install_editable(environment: Path, checkout: Path) -> None:
     pytest.importorskip("setuptools")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options]
-    run([*command, "--target", str(packages_of(environment)), "--editable", str(without_links)])
+    run([*command, "--target", str(packages_of(environment)), "--editable", str(checkout)])
+
+
+def test_a_checkout_without_links_works_as_an_editable_install(without_links, environment):
+    install_editable(environment, without_links)
     smoke(environment, without_links)
+
+
+# Where Python and mypy find a module, mypy by the type of a value that only the file has.
+FILES = """
+import graphxai.datasets.added, graphxai.models.graphormer.added, graphxai.chemistry.added
+reveal_type(graphxai.datasets.added.HOW_MANY)
+reveal_type(graphxai.models.graphormer.added.HOW_MANY)
+reveal_type(graphxai.chemistry.added.HOW_MANY)
+"""
+
+
+def test_files_added_after_an_editable_install_are_found_by_python_and_by_type_checkers(
+    with_links, environment
+):
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    install_editable(environment, with_links)
+    for folder in ("datasets", "models/graphormer", "graphxai/chemistry"):
+        (with_links / folder / "added.py").write_text("HOW_MANY: int = 3\n")
+    script = environment / "script.py"
+    script.write_text(FILES)
+    python = environment / "bin" / "python"
+    imported = script.read_text().splitlines()[1]
+    run([str(python), "-c", imported], cwd=environment)
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--python-executable"]
+    checked = run([*command, str(python), script.name], cwd=environment)
+    assert checked.count('Revealed type is "int"') == 3, checked
+    only = [f"import {name}" for name in ("models", "datasets.tables", "tests")]
+    for line in only:  # what lies beside the package in the checkout stays out of the environment
+        done = subprocess.run([str(python), "-c", line], cwd=environment, capture_output=True)
+        assert b"ModuleNotFoundError" in done.stderr
 
 
 def test_only_a_checkout_without_links_is_searched_beside_the_package(tmp_path):

@@ -124,6 +124,15 @@ def test_a_card_tells_of_no_training_that_did_not_happen(tmp_path, epochs, patie
     assert "Forest" not in card
 
 
+def test_a_training_is_not_resumed_under_other_versions(run, monkeypatch):
+    stored = json.loads((run.parent / "run.json").read_text())["versions"]
+    assert stored["torch"] == torch.__version__
+    later = stored | {"torch": "99.1"}
+    monkeypatch.setattr("graphxai.learning.writing.versions", lambda: later)
+    with pytest.raises(ValueError, match=r"different settings \(versions\)"):
+        gx.train(motifs(), run.parent, task=MOTIF, resume=True, **QUICK)
+
+
 def test_a_run_is_resumed_but_not_with_other_graphs_or_settings(run, tmp_path):
     out = run.parent
     with pytest.raises(ValueError, match="already contains a run"):

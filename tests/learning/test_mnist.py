@@ -1,7 +1,5 @@
 """The recipe of the bundled digit model trains it, and the model itself works."""
 
-import gzip
-import struct
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,6 +18,7 @@ from graphxai.learning.recipes.mnist import calibrate, measure, mnist_config, tr
 from graphxai.learning.settings import DigitSettings
 from graphxai.models.graphormer import Graphormer, load_checkpoint
 from graphxai.runtime.download import DownloadError
+from mnist_files import write_mnist
 
 BUNDLED = Path(__file__).resolve().parents[2] / "models/graphormer/pretrained/mnist-superpixels"
 
@@ -27,15 +26,6 @@ BUNDLED = Path(__file__).resolve().parents[2] / "models/graphormer/pretrained/mn
 @pytest.fixture
 def model() -> Graphormer:
     return load_checkpoint(BUNDLED)
-
-
-def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    folder.mkdir(parents=True)
-    for prefix in ("train", "t10k"):
-        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-            path = folder / f"{prefix}-{kind}-ubyte.gz"
-            path.write_bytes(gzip.compress(header + array.tobytes(), compresslevel=1))
 
 
 def test_the_recipe_trains_measures_and_writes_a_checkpoint(
@@ -51,8 +41,9 @@ def test_the_recipe_trains_measures_and_writes_a_checkpoint(
     metadata = load_checkpoint(folder).origin.metadata
     assert metadata["train_images"] == 90
     assert metadata["test_images"] == 20
-    command = "`graphxai train mnist-superpixels --out runs/mnist --num-train 100 --versions 2"
-    assert f"{command} --epochs 1`" in (folder / "README.md").read_text("utf-8")
+    call = "`train_mnist('runs/mnist-superpixels', epochs=1, num_train=100, versions=2, num_test=20"
+    model = "config=mnist_config(num_layers=1, hidden_dim=16, ffn_dim=16, num_heads=4)"
+    assert f"{call}, {model})`" in (folder / "README.md").read_text("utf-8")
     with pytest.raises(ValueError, match="resume"):
         train_mnist(tmp_path / "run", **settings)  # type: ignore[arg-type]
 

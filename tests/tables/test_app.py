@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import threading
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -159,6 +160,24 @@ def test_sizes_and_kinds_of_requests_are_bounded(client, ask, monkeypatch):
         assert "error" in ask("card", 400, **body)
     assert "at most 64" in ask("predict", 400, smiles=["C"] * 65)["error"]
     assert "there is no model" in ask("card", 400, smiles="C", model="../../etc/passwd")["error"]
+
+
+def test_a_request_that_takes_too_long_is_stopped(ask, monkeypatch):
+    ended = threading.Event()
+
+    def rows_without_end(models, body):
+        try:
+            while True:
+                with suppress(Exception):  # as of a row that cannot be read
+                    Chem.MolFromSmiles("CCO")
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(server, "LONGEST", 0.1)
+    monkeypatch.setitem(server.ANSWERS, "endless", rows_without_end)
+    assert "ask for less" in ask("endless", 503)["error"]
+    assert ended.is_set()
+    ask("about")
 
 
 def test_a_request_waits_its_turn_only_so_long(client, ask, monkeypatch):

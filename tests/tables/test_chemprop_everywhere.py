@@ -48,6 +48,9 @@ def test_a_table_has_the_relevance_of_single_molecules(model, table, tmp_path, w
     for row, explanation in zip(rows, gx.explain(model, SMILES[:5]), strict=True):
         relevance = [float(number) for number in row["relevance"].split()]
         np.testing.assert_allclose(relevance, explanation.relevance, atol=1e-6)
+        np.testing.assert_allclose(
+            [float(number) for number in row["bonds"].split()], explanation.bonds, atol=1e-6
+        )
         others = sum(explanation.ledger.others.values())
         assert float(row["other_inputs"]) == pytest.approx(others, abs=1e-5)
 
@@ -55,9 +58,13 @@ def test_a_table_has_the_relevance_of_single_molecules(model, table, tmp_path, w
 def test_a_report_has_every_molecule(model, table, tmp_path):
     page = gx.report(model, table, tmp_path / "report.html").read_text(encoding="utf-8")
     assert all(text in page for text in SMILES[:4])
-    bonds = gx.explain(model, SMILES[1]).bonds.tolist()  # coloured on the bond
+    explanation = gx.explain(model, SMILES[1])
+    bonds = explanation.bonds.tolist()  # coloured on the bond
     shown = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["molecules"][1]
     assert shown["bonds"] == pytest.approx(bonds, rel=1e-3, abs=1e-6)
+    both = explanation.ledger.nodes + explanation.ledger.others["edge_attr"]
+    assert shown["sum"] == pytest.approx(both, abs=1e-5)
+    assert sum(part[3] for part in shown["fragments"]) == pytest.approx(both, abs=1e-3)
 
 
 def test_the_app_shows_a_molecule_and_its_changes(model):
@@ -71,14 +78,38 @@ def test_the_app_shows_a_molecule_and_its_changes(model):
     assert changes_at(model, "Cc1ccccc1O", target, [0], [])["options"]
 
 
-def test_fragments_and_contrasts_add_up(model):
-    explanation = gx.explain(model, SMILES[1])
-    parts = gx.fragments(explanation)
-    assert sum(f.relevance for f in parts) == pytest.approx(explanation.relevance.sum(), abs=1e-5)
+@pytest.mark.parametrize("scheme", ["brics", "rings", "groups"])
+def test_a_fragment_has_its_own_bonds_and_half_of_each_that_was_cut(model, scheme):
+    explanation = gx.explain(model, "Cc1ccc(-c2ccccc2C(=O)O)cc1")
+    parts, bonds = gx.fragments(explanation, scheme), explanation.bonds
+    assert len(parts) > 1
+    for part in parts:
+        inside = [  # how many of its two ends are in the part
+            (bond.GetBeginAtomIdx() in part.atoms) + (bond.GetEndAtomIdx() in part.atoms)
+            for bond in explanation.molecule.GetBonds()
+        ]
+        expected = explanation.relevance[list(part.atoms)].sum() + np.dot(inside, bonds) / 2
+        assert part.relevance == pytest.approx(expected, abs=1e-6)
+    both = explanation.ledger.nodes + explanation.ledger.others["edge_attr"]
+    assert parts.total == pytest.approx(both, abs=1e-5)
+    assert f"{both:+.2f} in all".replace("-", "\N{MINUS SIGN}") in parts.svg()
+    frame = gx.fragment_table([explanation], scheme)
+    assert (frame["mean"] * frame["count"]).sum() == pytest.approx(both, abs=1e-5)
+
+
+def test_a_contrast_adds_up(model):
     contrast = gx.contrast(model, "Cc1ccccc1O", "Cc1ccccc1N")
     outputs = [gx.explain(model, text).output for text in ("Cc1ccccc1O", "Cc1ccccc1N")]
     assert contrast.account.output == pytest.approx(outputs[0] - outputs[1], abs=1e-6)
     assert abs(contrast.account.unexplained) < 1e-5
+    others = [
+        sum(e.ledger.others.values()) - e.ledger.others["edge_attr"]
+        for e in (contrast.a, contrast.b)
+    ]
+    assert contrast.account.other_inputs == pytest.approx(others[0] - others[1], abs=1e-5)
+    assert contrast.to_frame().relevance_a.sum() == pytest.approx(
+        contrast.a.ledger.nodes + contrast.a.ledger.others["edge_attr"], abs=1e-5
+    )
 
 
 def test_counterfactuals_reach_a_value(model):

@@ -4,14 +4,18 @@ import csv
 import errno
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from graphxai.datasets.molecules import MAX_QUOTED
 from graphxai.explainers import get_explainer
@@ -120,6 +124,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one_byte_for_byte(
         path.write_bytes(b"".join(lines[: len(lines) // 2]) + b"7,CC")  # killed while writing
     explained(model, table, tmp_path / "cut", resume=True, **options)
     assert contents(tmp_path / "cut") == whole
+
+
+def test_a_run_is_not_resumed_under_other_versions(model, tmp_path, monkeypatch):
+    table = write_table(tmp_path / "t.csv", "CCO", "CCN")
+    explained(model, table, tmp_path / "out")
+    stored = json.loads((tmp_path / "out" / "run.json").read_text())["versions"]
+    assert stored["torch"] == torch.__version__
+    assert stored["numpy"] == np.__version__
+    assert stored["python"] == platform.python_version()
+    later = stored | {"rdkit": "2099.9.1"}
+    monkeypatch.setattr("graphxai.tables.run.versions", lambda: later)
+    told = f"versions.rdkit = {stored['rdkit']!r}, not '2099.9.1'"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        explained(model, table, tmp_path / "out", resume=True)
 
 
 def test_files_that_no_run_wrote_are_kept(model, tmp_path):

@@ -18,7 +18,7 @@ pytest.importorskip("chemprop", reason="chemprop is an extra")
 from chemprop.models import MPNN, save_model
 from chemprop.nn import BondMessagePassing
 
-from chemprop_models import MOLECULES, SIZE, mpnn, of_chemprop
+from chemprop_models import MOLECULES, mpnn, of_chemprop
 
 FILES = Path(__file__).parents[1] / "data" / "chemprop"
 RUN = FILES / "run_2.2.4"
@@ -459,16 +459,4 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
         model.message_passing.W_h.weight[0, 0] = float("nan")
     save_model(tmp_path / "model.pt", model, ["logS"])
     with pytest.raises(CheckpointError, match="not finite"):
-        gx.load(tmp_path / "model.pt")
-
-
-def test_models_of_several_molecules_are_refused(tmp_path):
-    from chemprop import models, nn
-
-    blocks = nn.MulticomponentMessagePassing([nn.BondMessagePassing(d_h=SIZE)] * 2, 2)
-    model = models.MulticomponentMPNN(
-        blocks, nn.MeanAggregation(), nn.RegressionFFN(input_dim=2 * SIZE)
-    )
-    save_model(tmp_path / "model.pt", model, ["logS"])
-    with pytest.raises(CheckpointError, match="several molecules"):
         gx.load(tmp_path / "model.pt")

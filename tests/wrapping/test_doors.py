@@ -217,9 +217,7 @@ def test_errors_name_what_was_passed():
     e = gx.explain(model, GRAPHS[0])
     with pytest.raises(TypeError, match="int cannot be explained"):
         gx.trust(5, e)
-    with pytest.raises(TypeError, match="dict cannot be explained"):
-        gx.evaluate({"seed 0": model}, GRAPHS)
-    with pytest.raises(TypeError, match="metrics are chosen by name, not as function"):
-        gx.evaluate(model, GRAPHS, ["lrp"], metrics=[lambda series: 1.0])
+    with pytest.raises(TypeError, match="a metric is a name or a function, not int"):
+        gx.evaluate(model, GRAPHS, ["lrp"], metrics=[5])
     with pytest.raises(CheckpointError, match="neither a folder nor the name"):
         gx.load("C" * 5000)

@@ -54,7 +54,9 @@ def reported_attention(model: nn.Module, graph: Data) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", ["transformer", "gat", "gps"])
 def test_statistics_equal_a_loop_over_all_rows(name):
     model = model_named(name)
-    distances, related, chance = np.zeros((2, 2, 40)), np.zeros((2, 2, 4)), np.zeros((4, 40))
+    kinds = len(RELATIONS)
+    distances, related = np.zeros((2, 2, 40)), np.zeros((2, 2, kinds))
+    chance = np.zeros((kinds, 40))
     rows, far = 0, 0
     for graph in GRAPHS:
         molecule = Chem.MolFromSmiles(graph.smiles)

@@ -138,13 +138,13 @@ def test_a_pair_is_what_the_frozen_model_loses_without_its_attention(models, nam
     model, by_hand = models[name], gps_by_hand if name == "gps" else sparse_by_hand
     graphs = [graph_of(text) for text in SMILES]
     wrapped = gx.wrap(model, kind="regression")
-    together = pair_relevance(wrapped, wrapped.collate(graphs))
+    together = pair_relevance(wrapped, wrapped.collate(graphs))[0]
     for row, graph in enumerate(graphs):
         n, zeros = int(graph.num_nodes), torch.zeros(int(graph.num_nodes)).long()
         plain = model(graph.x, graph.edge_index, graph.edge_attr, zeros)[0, 0]
         torch.testing.assert_close(by_hand(model, graph, Frozen()), plain)
         lost = Frozen().lost(lambda f, g=graph: by_hand(model, g, f), 2, n)
-        alone = pair_relevance(wrapped, wrapped.collate([graph]))[0]
+        alone = pair_relevance(wrapped, wrapped.collate([graph]))[0][0]
         torch.testing.assert_close(alone[:, 1:, 1:], lost, atol=1e-10, rtol=1e-8)
         assert not alone[:, 0].any()
         assert not alone[:, :, 0].any()
@@ -189,7 +189,7 @@ def test_pairs_of_tokens_in_every_spelling_of_attention(spelling, frozen_weights
     x = torch.randn(4, 16, dtype=torch.float64)
     wrapped = gx.wrap(model, kind="regression", inputs="tokens")
     lost = Frozen().lost(lambda f: encoder_by_hand(encoder(), model.head, x, f), 2, 4)
-    between = pair_relevance(wrapped, wrapped.collate([wrapped.prepare(x).data]))[0]
+    between = pair_relevance(wrapped, wrapped.collate([wrapped.prepare(x).data]))[0][0]
     torch.testing.assert_close(between[:, 1:, 1:], lost, atol=1e-10, rtol=1e-8)
     pairs = gx.pairs(wrapped, x)
     np.testing.assert_allclose(pairs.by_layer, between)

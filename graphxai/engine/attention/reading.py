@@ -5,7 +5,6 @@ softmax is left out, because `relu(q k^T) v`, sparsemax and `phi(q) (phi(k)^T v)
 probabilities to read.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from graphxai.engine.plan import AttentionProduct, ReplayPlan, Roles, ValueRepla
 from graphxai.engine.request import NodeLayout
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules, current_tape
+from graphxai.runtime.notices import warn
 
 
 def exposing(entries: NodePairEntries, layout: NodeLayout, rules: Rules) -> TensorFunction:
@@ -137,7 +137,7 @@ def attention_between_nodes(
 def _warn_of_unread(name: str, left_out: set[str], unread: set[str]) -> None:
     """Warn of modules that weight values, but whose weights are not read."""
     if left_out:
-        warnings.warn(
+        warn(
             f"{name} weights values in a way that is not, or may not be, attention between the"
             " nodes of the graphs (it involves latents, clusters, experts or several extra tokens,"
             " or it has no softmax and no other kernel that makes weights positive); methods that"
@@ -146,7 +146,7 @@ def _warn_of_unread(name: str, left_out: set[str], unread: set[str]) -> None:
             stacklevel=9,
         )
     if unread:
-        warnings.warn(
+        warn(
             f"{name} multiplies parts or multiples of the same softmax with values in several"
             " products; methods that read attention read the first product and leave out those in"
             f" {'; '.join(sorted(unread))}.",

@@ -16,7 +16,6 @@ product of two signals gives each factor half. All other operations use Eq. 2, a
 them.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -35,6 +34,7 @@ from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, kind_of, not_followed
 from graphxai.rules import positive as rules_of
 from graphxai.rules.conservative import Rules
 from graphxai.rules.positive import PositiveRules
+from graphxai.runtime.notices import warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +346,7 @@ def run_by_positive_rules(
     ).output()
     if context.unknown:
         lines = sorted(f"{path or name}: {what}" for path, what in context.unknown)
-        warnings.warn(
+        warn(
             f"{name} has parts that no positive rule covers; their inputs got relevance in"
             f" proportion to gradient x input: {'; '.join(lines)}.",
             stacklevel=9,

@@ -46,15 +46,33 @@ RULE = (
     " stored, and otherwise by limits fitted to other models. All this is about predictions: no"
     " sign reliably predicted a wrong explanation."
 )
-STYLE: dict[Level, str] = {
-    "good": "color: #14532d; background: #e8f5ec",
-    "caution": "color: #6b4200; background: #fff4d6",
-    "warning": "color: #8a1420; background: #fdeaec",
-    "unknown": "color: #3d4651; background: #eceff3",
-    "known": "color: #3d4651; background: #eceff3",
+# by level: text and ground on a light page, then on a dark one
+COLOURS: dict[Level, tuple[str, str, str, str]] = {
+    "good": ("#14532d", "#e8f5ec", "#b6ecc9", "#17362a"),
+    "caution": ("#6b4200", "#fff4d6", "#ffdf9a", "#40330f"),
+    "warning": ("#8a1420", "#fdeaec", "#ffc2c8", "#471c22"),
+    "unknown": ("#3d4651", "#eceff3", "#d2d9e1", "#2b313a"),
+    "known": ("#3d4651", "#eceff3", "#d2d9e1", "#2b313a"),
+}
+STYLE = {
+    level: f"color: {text}; background: {ground}" for level, (text, ground, *_) in COLOURS.items()
 }
 OF_EXPLANATIONS = {"ledger", "equivalent inputs"}  # the other signs are about predictions
 ORDER: tuple[Level, ...] = ("warning", "known", "caution", "unknown")
+
+
+def level_properties(pattern: str) -> str:
+    """Return the colours of the levels as CSS properties, such as `--good` and `--good-ink`.
+
+    Args:
+        pattern: how a property takes its colours on a light and a dark page, such as
+            "light-dark({0}, {1})" or "{1}".
+    """
+    return " ".join(
+        f"--{level}: {pattern.format(ground, dark_ground)};"
+        f" --{level}-ink: {pattern.format(text, dark_text)};"
+        for level, (text, ground, dark_text, dark_ground) in COLOURS.items()
+    )
 
 
 @dataclass(frozen=True)

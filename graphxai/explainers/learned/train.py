@@ -6,7 +6,6 @@ probability over six random thresholds.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
@@ -176,7 +176,7 @@ def _usable(model: ExplainableModel, graphs: Any) -> list[Input]:
         text = (
             f"{len(errors)} of {len(prepared)} graphs were left out; the first, number {k}: {first}"
         )
-        warnings.warn(text, stacklevel=3)
+        warn(text, stacklevel=3)
     return [graph for graph in prepared if isinstance(graph, Input)]
 
 

@@ -25,7 +25,7 @@ from graphxai.contract.batching import (
     joins_others,
 )
 from graphxai.contract.inputs import Input
-from graphxai.contract.intervals import Conformal
+from graphxai.contract.intervals import Conformal, OwnSpread
 from graphxai.contract.model import evaluating, noting_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
@@ -37,8 +37,14 @@ from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
-from .models import Model, conformal_of, provenance
-from .predicting import nearness_when_read, or_not_finite, with_isomers, without_errors
+from .models import Model, provenance
+from .predicting import (
+    nearness_when_read,
+    or_not_finite,
+    ranges_of,
+    with_isomers,
+    without_errors,
+)
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -87,7 +93,7 @@ def explanations_or_errors(
         # it, such as the bonds of a chemprop network.
         offered: Sequence[str] = getattr(model, "explained_inputs", ("x",))
         wrt = offered if explainer.traits.explains_other_inputs else ("x",)
-    origin, conformal = provenance(model, explainer), conformal_of(model)
+    origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
     prepared = with_isomers(model, prepared)
@@ -115,7 +121,7 @@ def explanations_or_errors(
             explainer=explainer,
             target=wanted,
             origin=origin,
-            conformal=conformal,
+            ranges=ranges_of(model, batch, len(attribution.outputs)),
             numbers=_Numbers.of(attribution),
             inputs=attribution.inputs or {},
             without_nodes=without_nodes,
@@ -278,7 +284,7 @@ class _ExplainedBatch:
         explainer: the method.
         target: the target as the caller gave it.
         origin: the provenance that all explanations share.
-        conformal: the model's conformal scores by task.
+        ranges: for each graph by task, what the intervals of its predictions follow from.
         numbers: the attribution in plain numbers.
         inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
         without_nodes: f_c of each graph without its nodes.
@@ -290,7 +296,7 @@ class _ExplainedBatch:
     explainer: Explainer
     target: Target
     origin: dict[str, Any]
-    conformal: Mapping[str, Conformal]
+    ranges: Sequence[Mapping[str, Conformal | OwnSpread]]
     numbers: _Numbers
     inputs: Mapping[str, Sequence[Tensor]]
     without_nodes: list[float | None]
@@ -304,7 +310,7 @@ class _ExplainedBatch:
         outputs = numbers.outputs[row]
         relevance = numbers.relevance[row, nodes].copy()
         features = None if numbers.features is None else numbers.features[row, nodes].copy()
-        about = nearness, self.conformal, item.note, item.parent
+        about = nearness, self.ranges[row], item.note, item.parent
         predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
@@ -329,6 +335,7 @@ class _ExplainedBatch:
                 without_nodes=self.without_nodes[row],
                 zeroed_nodes=self.zeroed_nodes[row] if self.without_nodes[row] is None else None,
                 centrality=centrality,
+                node_parts=self._node_parts(item, relevance, features),
                 **numbers.shares[row],
             )
             if explainer.traits.adds_up
@@ -347,8 +354,16 @@ class _ExplainedBatch:
             graph=_arrays_of(item, "edge_attr" in self.inputs),
             drawn=plain_graph(item),
             is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
+            grid=_grid_of(words),
             provenance=self.origin,
         )
+
+    def _node_parts(
+        self, item: Input, nodes: FloatArray, features: FloatArray | None
+    ) -> dict[str, float]:
+        """Return the parts of the nodes' share that the model names, if it names any."""
+        parts: Callable[..., dict[str, float]] | None = getattr(self.model, "node_parts", None)
+        return {} if parts is None else parts(item.graph, nodes, features)
 
     def _by_input(
         self, row: int, item: Input, nodes: FloatArray, features: FloatArray | None
@@ -452,3 +467,11 @@ def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
         if listed and all(isinstance(word, str) for word in value):
             return tuple(map(str, value))
     return ()
+
+
+def _grid_of(vectors: Any) -> tuple[int, int] | None:
+    """Return the square grid of the patches that were given, or None if they make none."""
+    if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) < 4:
+        return None
+    side = math.isqrt(len(vectors))
+    return (side, side) if side * side == len(vectors) else None

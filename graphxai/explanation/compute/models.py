@@ -1,6 +1,7 @@
 """The types of models that results are computed for, and how they are loaded."""
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +24,11 @@ Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | WrappedModel"
 
 
 def load(
-    name_or_path: str | Path, *, as_drawn: bool = False, molecule_features: Any = ()
+    name_or_path: str | Path,
+    *,
+    as_drawn: bool = False,
+    molecule_features: Any = (),
+    extra_features: Any = None,
 ) -> "Model":
     """Load a model by name, from the folder of a checkpoint, or from a file of chemprop 2.
 
@@ -32,9 +37,11 @@ def load(
     if is_chemprop_path(name_or_path):
         from graphxai.wrapping.chemprop.loading import load_chemprop  # imports PyG
 
-        return load_chemprop(name_or_path, molecule_features)
-    if molecule_features:
-        raise ValueError("molecule_features are for models of chemprop: leave them out.")
+        return load_chemprop(name_or_path, molecule_features, extra_features)
+    if molecule_features or extra_features:
+        raise ValueError(
+            "molecule_features and extra_features are for models of chemprop: leave them out."
+        )
     if is_process(folder := locate(name_or_path)):
         from graphxai.models.process import load_process  # brings RDKit
 
@@ -68,6 +75,11 @@ def last_written(name_or_path: str | Path) -> tuple[Path, int]:
 def conformal_of(model: "Model") -> Mapping[str, Conformal]:
     """Return a model's conformal scores by task. Wrapped models have none."""
     return getattr(model, "conformal", {})
+
+
+def tasks_with_range(model: "Model") -> Collection[str]:
+    """Return the tasks whose predictions have an interval or a set of classes."""
+    return getattr(model, "tasks_with_own_spread", ()) or conformal_of(model)
 
 
 def standardisation_of(model: "Model") -> Standardisation:
@@ -123,8 +135,9 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect a result."""
-    return {name: _version(name) for name in ("graphxai", "torch", "rdkit")}
+    """Return the versions of what decides the numbers of a result."""
+    packages = {name: _version(name) for name in ("graphxai", "torch", "rdkit", "numpy")}
+    return packages | {"python": platform.python_version()}
 
 
 @cache

@@ -50,11 +50,13 @@ def pairs_or_errors(
     rules = rules_of(explainer)
     usable = [entry for entry in encoded if entry[0] in explanations]
     passes = [(entry, each) for entry in usable for each in entry[1].passes]
-    waiting: dict[int, NDArray[np.floating]] = {}  # of a first pass
+    waiting: dict[int, tuple[NDArray[np.floating], Any]] = {}  # of a first pass
     for part in batches_for(model, passes):
         batch = collated(model, part)
+        heads: Any = [None] * len(part)
         if num_layers is None:
-            relevance = pair_relevance(model, batch, target, rules)  # (B, L, T, T)
+            relevance, of_heads = pair_relevance(model, batch, target, rules)  # (B, L, T, T)
+            heads = list(of_heads.cpu().to(torch.promote_types(of_heads.dtype, torch.float32)))
         else:
             relevance = walk_relevance(model, batch, num_layers, target, rules)[:, None]
         relevance = relevance.cpu().to(torch.promote_types(relevance.dtype, torch.float32))
@@ -65,9 +67,12 @@ def pairs_or_errors(
         for row, ((number, item), _) in enumerate(part):
             tokens = item.num_nodes + 1
             of_graph = relevance[row, :, :tokens, :tokens].numpy().copy()
+            of_head = None if heads[row] is None else heads[row].numpy().copy()
             if item.mirrored is not None and number not in waiting:
-                waiting[number] = of_graph
+                waiting[number] = of_graph, of_head
                 continue
-            of_graph = (of_graph + waiting.pop(number, of_graph)) / 2
-            about = distances[row], has_graph_token, num_layers
+            first, first_heads = waiting.pop(number, (of_graph, of_head))
+            of_graph = (of_graph + first) / 2
+            of_head = None if of_head is None else (of_head + first_heads) / 2
+            about = distances[row], has_graph_token, num_layers, of_head
             yield number, or_not_finite(Pairs, explanations[number], of_graph, *about)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from graphxai.contract.tasks import Task
+from graphxai.explanation.labelled import numbered
 from graphxai.explanation.prediction import Prediction
 
 from .models import Model, loaded
@@ -62,7 +63,7 @@ class ModelPanel:
         if not given:
             raise ValueError("give at least one model.")
         members = tuple(loaded(model) for model in given)
-        names = _distinct(names or [model.origin.name for model in members])
+        names = numbered(names or [model.origin.name for model in members])
         owners = Counter(task.name for model in members for task in model.config.tasks)
         properties = tuple(
             PredictedProperty(_name_of(task, name, owners[task.name]), place, name, task)
@@ -89,16 +90,6 @@ class ModelPanel:
 def is_several(models: Any) -> bool:
     """Return whether these are several models. A list with a single one counts, too."""
     return isinstance(models, list | tuple)
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Number the names that occur more than once, as in "bace", "bace 2"."""
-    seen: Counter[str] = Counter()
-    distinct: list[str] = []
-    for name in names:
-        seen[name] += 1
-        distinct.append(name if seen[name] == 1 else f"{name} {seen[name]}")
-    return tuple(distinct)
 
 
 def _name_of(task: Task, model: str, owners: int) -> str:

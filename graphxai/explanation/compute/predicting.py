@@ -5,7 +5,7 @@ read.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -14,6 +14,7 @@ import torch
 
 from graphxai.contract.batching import Key, batches_for, collated, joined_nodes
 from graphxai.contract.inputs import Input, prepare_each
+from graphxai.contract.intervals import Conformal, OwnSpread
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
@@ -69,10 +70,9 @@ def predictions_or_errors(
             this is unknown.
     """
     prepared = with_isomers(model, prepared)
-    config, conformal = model.config, conformal_of(model)
-    for key, item, outputs in _outputs(model, prepared):
-        about = nearness_when_read(item, training), conformal, item.note, item.parent
-        yield key, or_not_finite(read_outputs, config, outputs, *about)
+    for key, item, outputs, ranges in _outputs(model, prepared):
+        about = nearness_when_read(item, training), ranges, item.note, item.parent
+        yield key, or_not_finite(read_outputs, model.config, outputs, *about)
 
 
 def with_isomers(
@@ -124,8 +124,8 @@ def _range(predictions: Sequence[Prediction]) -> str:
 
 def _outputs(
     model: Model, prepared: Sequence[tuple[Key, Input]]
-) -> Iterator[tuple[Key, Input, list[float]]]:
-    """Yield each encoded input with its outputs, the mean over its passes.
+) -> Iterator[tuple[Key, Input, list[float], Mapping[str, Conformal | OwnSpread]]]:
+    """Yield each encoded input with its outputs, the mean over its passes, and its ranges.
 
     One pass answers for all nodes of a graph that are asked about.
     """
@@ -136,13 +136,27 @@ def _outputs(
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).double().reshape(-1, model.config.num_outputs).tolist()
         asked = [pair for group, _ in part for pair in group]
-        for ((key, item), _), of_item in zip(asked, outputs, strict=True):
+        ranges = ranges_of(model, batch, len(asked))
+        for ((key, item), _), of_item, of_ranges in zip(asked, outputs, ranges, strict=True):
             if item.mirrored is None:
-                yield key, item, of_item
+                yield key, item, of_item, of_ranges
             elif (first := waiting.pop(id(item), None)) is None:
                 waiting[id(item)] = of_item
             else:
-                yield key, item, [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
+                mean = [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
+                yield key, item, mean, of_ranges
+
+
+def ranges_of(
+    model: Model, batch: Any, graphs: int
+) -> Sequence[Mapping[str, Conformal | OwnSpread]]:
+    """Return for each graph of a batch by task what its intervals follow from."""
+    if not getattr(model, "tasks_with_own_spread", ()):
+        return [conformal_of(model)] * graphs
+    own: Any = model  # a network that says itself how sure it is
+    with evaluating(model), torch.no_grad():
+        spreads: Sequence[Mapping[str, OwnSpread]] = own.own_spreads(batch)
+    return spreads
 
 
 def or_not_finite(

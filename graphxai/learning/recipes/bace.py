@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -33,7 +33,7 @@ from graphxai.learning.fit import FINETUNING, molecule_config, require_hardware
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes.distillation import DISTILLING, distil
 from graphxai.learning.scores import score_test_part
-from graphxai.learning.settings import RunSettings
+from graphxai.learning.settings import RunSettings, TableSettings, repeating
 from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.linked import Link
@@ -146,7 +146,8 @@ def train_bace(
         "summary": summary({ACTIVITY: scores[ACTIVITY]}),
         "split": json.loads(parts.to_json()),
     }
-    card = _card(metadata, parts, molecules, settings.epochs)
+    of_run = {each.name: getattr(settings, each.name) for each in fields(RunSettings)}
+    card = _card(metadata, parts, molecules, TableSettings(split=parts.kind, **of_run))
     set_standardisation(model, STANDARDISED)
     folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     train, valid, test = (
@@ -169,19 +170,17 @@ compounds:
 """
 
 
-def _card(metadata: dict[str, Any], split: Split, molecules: int, epochs: int | None) -> str:
-    """Return the model card, given the numbers of recombined molecules and of epochs wanted."""
-    seed, temperature = metadata["seed"], metadata["temperature"]
+def _card(metadata: dict[str, Any], split: Split, molecules: int, settings: TableSettings) -> str:
+    """Return the model card, given the number of recombined molecules and the settings."""
+    epochs, temperature = settings.epochs, metadata["temperature"]
     kind = (
         "by Murcko scaffold, with the largest groups in the training part, so that test molecules "
         "have scaffolds that were never trained on"
         if split.kind == "scaffold"
         else f"at random with seed {split.seed}"
     )
-    command = f"graphxai train bace --out runs/bace --split {split.kind} --seed {seed}"
-    command += "" if epochs is None else f" --epochs {epochs}"
-    if molecules != RECOMBINED:  # for which the command line has no option
-        command = f'train_bace("runs/bace", split="{split.kind}", {molecules=}, {seed=}, {epochs=})'
+    further = {} if molecules == RECOMBINED else {"molecules": str(molecules)}
+    command = repeating("bace", "train_bace", settings, **further)
     apart = "" if epochs is None else f", apart from {counted(epochs, 'epoch')} for each stage,"
     chosen = f"{'Epochs and settings' if epochs is None else 'Settings'}{apart}"
     drawn = "\n".join(wrap(MOLECULES[STANDARDISED], 100))

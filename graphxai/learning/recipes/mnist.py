@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ from graphxai.learning.calibration import best_temperature, scale_logits
 from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware, require_new
 from graphxai.learning.predicting import predict
-from graphxai.learning.settings import DIGIT_EPOCHS, DigitSettings, TrainingSettings, versions_for
+from graphxai.learning.settings import (
+    DIGIT_EPOCHS,
+    DigitSettings,
+    TrainingSettings,
+    repeating,
+)
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
     Graphormer,
@@ -140,7 +145,8 @@ def train_mnist(
         "summary": f"accuracy {figures['accuracy']:.4f}",
     }
     measure_mean_node(model, train)
-    return save_checkpoint(model, out / "model", card=_card(model, metadata), metadata=metadata)
+    card = _card(model, metadata, _command(config, settings, cut + held_out))
+    return save_checkpoint(model, out / "model", card=card, metadata=metadata)
 
 
 def _training_graphs(
@@ -235,22 +241,20 @@ images:
 """
 
 
-def _command(metadata: dict[str, Any]) -> str:
-    """Return the command with the settings of this run that are not the recipe's."""
-    training, defaults = metadata["training"], DigitSettings()
-    images = metadata["train_images"] + metadata["validation_images"]
-    used = {
-        "num-train": (images, defaults.num_train),
-        "versions": (metadata["versions"], versions_for(training["epochs"])),
-        "epochs": (training["epochs"], RECIPE.epochs),
-        "seed": (training["seed"], defaults.seed),
-    }
-    options = [f" --{name} {value}" for name, (value, default) in used.items() if value != default]
-    return f"graphxai train mnist-superpixels --out runs/mnist{''.join(options)}"
+def _command(config: GraphormerConfig, settings: DigitSettings, images: int) -> str:
+    """Return the line that repeats a run on this many images, with what is not the recipe's."""
+    settings, usual = replace(settings, num_train=images), mnist_config()
+    differing = [
+        f"{each.name}={value!r}"
+        for each in fields(config)
+        if (value := getattr(config, each.name)) != getattr(usual, each.name)
+    ]
+    model = {"config": f"mnist_config({', '.join(differing)})"} if differing else {}
+    return repeating("mnist-superpixels", "train_mnist", settings, **model)
 
 
-def _card(model: Graphormer, metadata: dict[str, Any]) -> str:
-    """Return the model card."""
+def _card(model: Graphormer, metadata: dict[str, Any], command: str) -> str:
+    """Return the model card, with the command that repeats the run."""
     test, config = metadata["test"], model.config
     low, high = test["interval"]
     training = metadata["training"]
@@ -293,7 +297,7 @@ Of the first {metadata["train_images"] + metadata["validation_images"]:,} traini
 figures below.
 
 ## Training
-`{_command(metadata)}`
+`{command}`
 
 Seed {training["seed"]}; AdamW, learning rate {training["learning_rate"]:g}, batches of
 {training["batch_size"]}, {passes}, averaged weights (decay

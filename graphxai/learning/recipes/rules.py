@@ -384,5 +384,6 @@ def benchmark_rule(
         "test": len(test),
         "explained": len(explained),
         "share true": mean_share(truths),
+        "seconds": rows.attrs["seconds"],
     }
     store(folder, rows, scores)

@@ -18,9 +18,10 @@ from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import change_facts, prediction_facts, property_facts
 from graphxai.tables.drawing import drawing
+from graphxai.tables.settings import PREDICTIONS
 from graphxai.visualization.text import minus_signs
 
-from .page import PREDICTIONS, read
+from .page import read
 
 
 def overview(

@@ -6,6 +6,7 @@ from importlib.resources import files
 from rdkit import Chem
 
 from graphxai.chemistry.names import quietly_read
+from graphxai.evaluation.trust.trust import level_properties
 
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
@@ -18,7 +19,6 @@ VIEW_SCRIPTS = (
 OF_REPORT = ("draw.js", "structure_activity.js")  # scripts of reports that the view has, too
 MAX_ATOMS = 100
 MAX_CHARACTERS = 1000  # how long a SMILES may be
-PREDICTIONS = 600  # how many predictions a search makes
 EDITOR = "openchemlib.js"  # in which users draw molecules, see openchemlib/README.md
 
 
@@ -37,6 +37,9 @@ def view_script() -> str:
 def filled(name: str, **parts: str) -> str:
     """Return the text of a file after filling its {{PLACES}}."""
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], text_of(name))
+
+
+STYLE = filled("app.css", LEVELS=level_properties("light-dark({0}, {1})"))
 
 
 def read(smiles: str) -> Chem.Mol:

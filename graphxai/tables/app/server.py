@@ -1,18 +1,24 @@
 """Serve the page, one computation at a time, within limits of size and time.
 
 A request is a POST of JSON to /api/NAME, with the token in a header. A search answers line by line.
+The work of a request stops when its client has gone, or when it has taken too long.
 """
 
 import asyncio
+import ctypes
 import html
 import json
 import logging
 import secrets
 import socket
+import sys
 import tempfile
+import threading
+import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,9 +26,9 @@ from urllib.parse import quote
 from graphxai.runtime.extras import missing_extra
 
 try:
+    import anyio
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -34,13 +40,14 @@ except ImportError:
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import security_policy
 
-from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, Body, reason, suggested
+from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, LONGEST, Body, reason, suggested
 from .guard import Guard, PublicAddress
 from .models import OfferedModels
-from .page import EDITOR, filled, text_of, view_script
+from .page import EDITOR, STYLE, filled, text_of, view_script
 
 ARRIVAL = 10.0  # how long a request may take to arrive, in seconds
 PATIENCE = 30.0  # how long a request waits for its turn, in seconds
+GLANCE = 0.25  # how often a running request looks whether its client is still there, in seconds
 LOGGER = logging.getLogger(__name__)
 
 
@@ -173,9 +180,65 @@ async def _in_turn(
     try:
         if await request.is_disconnected():  # nobody is waiting any more
             raise HTTPException(499, "the client has gone.")
-        return await run_in_threadpool(work, *args)
+        with anyio.CancelScope(shield=True):  # nobody has the next turn before the work has ended
+            return await _finished(request, _Work(work, *args))
     finally:
         turn.release()
+
+
+class _Stopped(SystemExit):
+    """Ends the work of a request. No row's error is of this kind, and threads end by it quietly."""
+
+
+class _Work:
+    """A function that runs in a thread of its own, and can be stopped between steps of Python."""
+
+    def __init__(self, work: Callable[..., Any], *args: Any) -> None:
+        self.result: Future[Any] = Future()
+        self.thread = threading.Thread(target=self._run, args=(work, *args))
+        self.thread.start()
+
+    def _run(self, work: Callable[..., Any], *args: Any) -> None:
+        with suppress(_Stopped):  # then there is no result
+            try:
+                self.result.set_result(work(*args))
+            except Exception as error:
+                self.result.set_exception(error)
+
+    def stop(self) -> None:
+        """Raise `_Stopped` in the thread, but not within an import, as half a module would stay."""
+        number = self.thread.ident or 0
+        frame = sys._current_frames().get(number)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                return
+            frame = frame.f_back
+        raised = ctypes.py_object(_Stopped)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(number), raised)
+
+
+async def _finished(request: Request, work: _Work) -> Any:
+    """Return the result of work, or stop it if the client has gone or it takes too long."""
+    end, loop, done = time.monotonic() + LONGEST, asyncio.get_running_loop(), asyncio.Event()
+    work.result.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+    refused: HTTPException | None = None
+    try:
+        while work.thread.is_alive() and not work.result.done():
+            with anyio.move_on_after(GLANCE):
+                await done.wait()
+                break
+            if refused is None and await request.is_disconnected():
+                refused = HTTPException(499, "the client has gone.")
+            elif refused is None and time.monotonic() > end:
+                refused = HTTPException(503, f"more than {LONGEST:.0f} s of work: ask for less.")
+            if refused is not None:
+                work.stop()
+    finally:
+        if not work.result.done():
+            work.stop()
+    if refused is not None:
+        raise refused
+    return work.result.result(timeout=0)
 
 
 async def lines_of(
@@ -211,18 +274,17 @@ def _page(port: int, public: PublicAddress | None) -> tuple[str, str]:
 
     The policy only allows this style, this script and, by its address, the editor of molecules.
     """
-    style = text_of("app.css")
     script = text_of("draw.js") + text_of("page.js") + view_script()
     rest = "; img-src data:; connect-src 'self'; frame-ancestors 'none'"
     places = [f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"]
     places += [] if public is None else [public.page]
     policy = security_policy(
-        style,
+        STYLE,
         script,
         rest=f"{rest}; require-trusted-types-for 'script'",
         loaded=[quote(place, safe=":/%") + EDITOR for place in places],
     )
-    return filled("page.html", STYLE=style, VIEW=text_of("view.html"), SCRIPT=script), policy
+    return filled("page.html", STYLE=STYLE, VIEW=text_of("view.html"), SCRIPT=script), policy
 
 
 class TimedConnection(H11Protocol):

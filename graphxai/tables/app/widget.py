@@ -28,7 +28,7 @@ from graphxai.runtime.progress import in_kernel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested
 from .models import OfferedModels
-from .page import filled, read, text_of, view_script
+from .page import STYLE, filled, read, text_of, view_script
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -40,7 +40,7 @@ RESTARTED = "The kernel was restarted: run the cell again."
 PROGRAM = filled(
     "notebook_view.js",
     SCRIPT=text_of("draw.js") + view_script(),
-    STYLE=json.dumps(text_of("app.css")),
+    STYLE=json.dumps(STYLE),
     VIEW=json.dumps(text_of("view.html")),
     RESTARTED=json.dumps(RESTARTED),
 )

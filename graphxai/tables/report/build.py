@@ -1,7 +1,6 @@
 """Explain a table of molecules, and write one HTML file that shows them."""
 
 import os
-import warnings
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -21,6 +20,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.learning.reliability import uninformative
+from graphxai.runtime.notices import warn
 from graphxai.runtime.options import accepts
 from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import folder_at, place_of, write_whole
@@ -144,7 +144,7 @@ def report(
     compared = tasks if several else {explained: tasks[explained]}
     notes = _notes(first, cards, source, compared)
     for note in notes:
-        warnings.warn(note, stacklevel=3)
+        warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
     values = {
         each.name: [card.row.measured.get(each.task.name) for card in cards.molecules]

@@ -13,6 +13,7 @@ from graphxai.chemistry.fragments import Fragments, fragments
 from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.datasets.molecules import RejectedRow
+from graphxai.evaluation.trust.trust import ORDER
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
@@ -30,7 +31,7 @@ CHUNK = 64  # how many molecules are read and explained at a time
 LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out
 STRONGEST, UNTRUSTED = "one of the strongest atoms", "little trust"
 CLIFF, OUTLIER = "an activity cliff", "an outlier"
-DOUBTS = ("warning", "caution", "unknown")  # levels of trust, with the worst first
+DOUBTS = tuple(level for level in ORDER if level != "known")  # the worst first
 Item = TypeVar("Item")
 
 

@@ -33,6 +33,7 @@ from graphxai.tables.card import (
 )
 from graphxai.tables.cells import prediction_cells
 from graphxai.tables.drawing import drawing, drawing_of
+from graphxai.tables.settings import PREDICTIONS
 from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
@@ -41,7 +42,6 @@ from .cards import Cards, MoleculeCard, results_of
 from .molecules import ReportRow
 from .properties import CardSettings
 
-PREDICTIONS = 600  # how many neighbours of a molecule are predicted, as in a search of the app
 MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
 
 

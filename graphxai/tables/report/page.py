@@ -13,6 +13,7 @@ from typing import Any
 
 from markdown_it import MarkdownIt  # typer brings it with rich
 
+from graphxai.evaluation.trust.trust import level_properties
 from graphxai.explanation.html import security_policy
 
 SCRIPTS = (  # the order matters, because each file uses constants of those before it
@@ -35,6 +36,8 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
     style, template = (
         (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
     )
+    style = style.replace("{{LEVELS}}", level_properties("{0}"))
+    style = style.replace("{{DARK_LEVELS}}", level_properties("{1}"))
     script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     data, blocks = _without_features(data)
     parts = {

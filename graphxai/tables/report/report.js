@@ -155,7 +155,7 @@ function makeCard(molecule, place) {
       { "aria-label": `Atoms of ${nameOf(molecule)} coloured by relevance` }, true),
     element("div", { class: "line soft" },
       element("span", {}, dataOf(molecule) || (molecule.predictions.length > 1 && !data.several ? predicted(molecule, 1) : "")),
-      element("span", {}, `sum of atoms ${figure(molecule.sum)}`)),
+      element("span", {}, `sum of atoms${molecule.bonds ? " and bonds" : ""} ${figure(molecule.sum)}`)),
     propertyLines(molecule),
     keeper([place]));
   return card;

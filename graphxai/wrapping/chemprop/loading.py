@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from graphxai.contract.checkpoint_files import CheckpointError
 from graphxai.contract.model import Origin
@@ -22,7 +23,9 @@ MOST = 50  # networks of an ensemble, as many as an ensemble of Graphormers may 
 
 
 def load_chemprop(
-    path: str | Path, molecule_features: "MoleculeFeaturizer | Sequence[MoleculeFeaturizer]" = ()
+    path: str | Path,
+    molecule_features: "MoleculeFeaturizer | Sequence[MoleculeFeaturizer]" = (),
+    extra_features: Any = None,
 ) -> ChempropModel:
     """Load a model of chemprop 2 from its file, or an ensemble from the folder of a run.
 
@@ -31,6 +34,7 @@ def load_chemprop(
             several such files, which are the members of an ensemble.
         molecule_features: as for `graphxai.load`. By default they are those in `config.toml` of
             the run.
+        extra_features: as for `graphxai.load`.
 
     Raises:
         CheckpointError: a file cannot be read, or needs more than chemprop's own classes.
@@ -48,6 +52,7 @@ def load_chemprop(
     options = ChempropOptions(
         task_names=contents[0].output_columns or (),
         molecule_features=molecule_features or run.molecule_featurizers,
+        extra_features=extra_features or {},
         ignore_stereo=run.ignore_stereo,
         name=name,
     )

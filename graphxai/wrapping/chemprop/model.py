@@ -1,27 +1,35 @@
 """A chemprop network, or several of them, that takes SMILES and meets the contract."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeGuard
+from statistics import fmean
+from typing import Any, TypeGuard, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rdkit import Chem
 from torch import Tensor, nn
 
+from graphxai.contract.intervals import OwnSpread
 from graphxai.contract.tasks import Task
 from graphxai.wrapping.batches import WrappedBatch
 from graphxai.wrapping.call_settings import CallSettings, WrappedConfig
 from graphxai.wrapping.wrapped import WrappedModel
 
 from .molecules import (
+    ATOM_WISE,
     MOLECULE_FEATURES,
     ChempropFeaturizer,
     MoleculeFeaturizer,
     as_featurizers,
+    extra_columns,
     feature_set_of,
+    require_extra_features,
 )
-from .network import HEADS, ChempropNetwork, MeanOfNetworks
+from .network import HEADS, HEADS_WITH_SPREAD, ChempropNetwork, MeanOfNetworks
 
 BONDS = "edge_attr"
 BINARY = ("inactive", "active")
@@ -73,9 +81,64 @@ class ChempropModel(WrappedModel):
         return members
 
     @property
+    def tasks_with_own_spread(self) -> tuple[str, ...]:
+        """The tasks for which the networks themselves say how sure they are."""
+        has_spread = self._networks[0].head in HEADS_WITH_SPREAD
+        return tuple(task.name for task in self.config.tasks) if has_spread else ()
+
+    @property
+    def _networks(self) -> "list[ChempropNetwork]":
+        if isinstance(self.module, ChempropNetwork):
+            return [self.module]
+        return cast(list[ChempropNetwork], list(self.module.members))
+
+    def own_spreads(self, batch: WrappedBatch) -> list[dict[str, OwnSpread]]:
+        """Return how sure the networks say that they are, for each molecule by task.
+
+        Several networks have the mean of their variances, quantiles or evidence, as with `chemprop
+        predict`. How far they differ from each other is not in it.
+        """
+        raw: list[Tensor] = []
+        hooks = [
+            network.ffn.register_forward_hook(lambda module, inputs, output: raw.append(output))
+            for network in self._networks
+        ]
+        try:
+            self(batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        spreads = [net.spreads(out) for net, out in zip(self._networks, raw, strict=True)]
+        names = self.tasks_with_own_spread
+        return [
+            {name: _mean_spread(each) for name, *each in zip(names, *rows, strict=True)}
+            for rows in zip(*spreads, strict=True)
+        ]
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """The names of the parts that `split_by_feature` returns."""
         return tuple(name for name, _ in self._blocks)
+
+    def node_parts(
+        self, graph: Mapping[str, Any], nodes: NDArray[np.floating], features: Any
+    ) -> dict[str, float]:
+        """Return the parts of the atoms' relevance: by molecule, and of features from a user.
+
+        Args:
+            graph: the attributes of the graph.
+            nodes: the relevance of the atoms (N,).
+            features: its split by feature (N, F), or None.
+        """
+        parts: dict[str, float] = {}
+        if (component := graph.get("node_component")) is not None:
+            sums = np.bincount(component.numpy(), weights=nodes)
+            parts |= {f"molecule {k + 1}": value for k, value in enumerate(sums.tolist())}
+        for name in (kind.replace("_", " ") for kind in ATOM_WISE):
+            if features is not None and name in self.feature_names:
+                column = features[:, self.feature_names.index(name)]
+                parts[name] = float(column.sum(dtype=np.float64))
+        return parts
 
     def split_by_feature(self, batch: WrappedBatch, gradient: Tensor) -> Tensor | None:
         """Split each atom's `x . gradient` by feature (B, N, F), such as element and charge."""
@@ -85,6 +148,15 @@ class ChempropModel(WrappedModel):
         return torch.stack(
             [part.sum(-1) for part in columns.split([width for _, width in self._blocks], -1)], -1
         )
+
+
+def _mean_spread(spreads: Sequence[OwnSpread]) -> OwnSpread:
+    """Return the mean of variances or of evidence."""
+    if len(spreads) == 1:
+        return spreads[0]
+    if spreads[0].evidence is not None:
+        return OwnSpread(evidence=fmean(each.evidence or 0.0 for each in spreads))
+    return OwnSpread(sd=math.sqrt(fmean(each.variance or 0.0 for each in spreads)))
 
 
 @dataclass(frozen=True)
@@ -97,6 +169,8 @@ class ChempropOptions:
         classes: the names of the classes of every task, if `tasks` are not given.
         featurize: chemprop's featurizer of molecules to graphs, if it is not one of its own sets.
         molecule_features: how features of whole molecules are computed, if the network reads any.
+        extra_features: functions of an RDKit molecule that return further features, by
+            `EXTRA_FEATURES`.
         ignore_stereo: whether the network sees no stereochemistry.
         name: the name of the model.
     """
@@ -106,6 +180,7 @@ class ChempropOptions:
     classes: tuple[str, ...] = ()
     featurize: Callable[[Chem.Mol], Any] | None = None
     molecule_features: "MoleculeFeaturizer | Sequence[MoleculeFeaturizer]" = ()
+    extra_features: Mapping[str, Callable[[Chem.Mol], Any]] = field(default_factory=dict)
     ignore_stereo: bool = False
     name: str = "chemprop"
 
@@ -142,14 +217,8 @@ def _shape_of(network: ChempropNetwork) -> tuple[Any, ...]:
     """Return what the networks of an ensemble have in common."""
     return (
         network.head, network.num_tasks, network.num_classes, network.num_molecule_features,
-        _widths(network),
+        len(network.blocks), *map(network.width, ("d_v", "d_e", "d_vd")),
     )  # fmt: skip
-
-
-def _widths(network: ChempropNetwork) -> tuple[int, int]:
-    """Return how many features of an atom and of a bond a network reads."""
-    hyperparameters: Any = getattr(network.message_passing, "hparams", {})
-    return int(hyperparameters.get("d_v", 0)), int(hyperparameters.get("d_e", 0))
 
 
 def _tasks_of(network: ChempropNetwork, options: ChempropOptions) -> tuple[Task, ...]:
@@ -175,28 +244,39 @@ def _reader(
     network: ChempropNetwork, options: ChempropOptions
 ) -> tuple[ChempropFeaturizer, Sequence[tuple[str, int]]]:
     """Return how molecules become graphs, and the blocks of an atom's features, if known."""
-    chosen = as_featurizers(options.molecule_features)
-    hyperparameters: Any = getattr(network.message_passing, "hparams", {})
-    if hyperparameters.get("d_vd"):
+    extra = require_extra_features(options.extra_features)
+    columns = extra_columns(extra)  # by kind
+    if columns["atom_descriptors"] != (needed := network.width("d_vd")):
         raise ValueError(
-            "the network reads further descriptors of atoms (V_d), which cannot be computed from a"
-            " SMILES: wrap a module of your own around it with graphxai.wrap(module, featurize=...,"
-            " inputs='molecules')."
+            f"the network reads {needed} descriptors of every atom beside its features, and"
+            f" extra_features computes {columns['atom_descriptors']}: give a function of an RDKit"
+            " molecule that returns them (atoms, descriptors), as in"
+            " extra_features={'atom_descriptors': function}."
         )
     blocks: Sequence[tuple[str, int]] = ()
-    if options.featurize is None:
-        feature_set = feature_set_of(*_widths(network))
-        read = ChempropFeaturizer(feature_set.mode, chosen, options.ignore_stereo)
-        blocks = feature_set.blocks
-    else:
-        read = ChempropFeaturizer(options.featurize, chosen, options.ignore_stereo)
+    mode: Any = options.featurize
+    if mode is None:
+        widths = [
+            network.width(name) - columns[kind]
+            for name, kind in (("d_v", "atom_features"), ("d_e", "bond_features"))
+        ]
+        feature_set = feature_set_of(widths[0], widths[1])
+        mode, blocks = feature_set.mode, feature_set.blocks
+        blocks = (*blocks, *((kind.replace("_", " "), columns[kind]) for kind in ATOM_WISE))
+    read = ChempropFeaturizer(
+        mode,
+        as_featurizers(options.molecule_features),
+        options.ignore_stereo,
+        extra,
+        len(network.blocks),
+    )
     _require_features(network, read)
-    return read, blocks
+    return read, tuple((name, width) for name, width in blocks if width)
 
 
 def _require_features(network: ChempropNetwork, read: ChempropFeaturizer) -> None:
     """Raise ValueError if a molecule does not have the features that a network reads."""
-    given = read(Chem.MolFromSmiles("CC")).get(MOLECULE_FEATURES)
+    given = read(Chem.MolFromSmiles(".".join(["CC"] * len(network.blocks)))).get(MOLECULE_FEATURES)
     computed, needed = 0 if given is None else given.shape[1], network.num_molecule_features
     if computed != needed:
         raise ValueError(
@@ -210,11 +290,10 @@ def _require_features(network: ChempropNetwork, read: ChempropFeaturizer) -> Non
 
 
 def is_chemprop(model: object) -> TypeGuard["nn.Module | Sequence[nn.Module]"]:
-    """Return whether this is a `chemprop.models.MPNN` of one molecule, or a list of some."""
+    """Return whether this is a `chemprop.models.MPNN`, or a list of some."""
     if isinstance(model, list | tuple):
         return bool(model) and all(isinstance(m, nn.Module) and is_chemprop(m) for m in model)
-    bases = {base.__name__ for base in type(model).__mro__ if _is_of_chemprop(base)}
-    return "MPNN" in bases and "MulticomponentMPNN" not in bases
+    return any(base.__name__ == "MPNN" and _is_of_chemprop(base) for base in type(model).__mro__)
 
 
 def _is_of_chemprop(kind: type) -> bool:
@@ -228,6 +307,7 @@ def wrap_chemprop(
     classes: tuple[str, ...],
     featurize: Callable[[Any], Any] | None,
     molecule_features: Any,
+    extra_features: Any,
     name: str | None,
 ) -> ChempropModel:
     """Return a model that shares the weights of an MPNN, or of several as an ensemble.
@@ -245,6 +325,7 @@ def wrap_chemprop(
         classes,
         featurize,
         molecule_features,
+        extra_features or {},
         name=name or "chemprop",
     )
     return chemprop_model(networks, options)

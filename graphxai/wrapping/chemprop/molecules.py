@@ -3,13 +3,14 @@
 A file of chemprop does not say which features its network reads, but their number tells.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rdkit import Chem
 from torch import Tensor
 from torch_geometric.data import Data
@@ -70,8 +71,9 @@ def feature_set_of(atoms: int, bonds: int) -> FeatureSet:
     sizes = ", ".join(f"{s.atoms} and {s.bonds} ({s.mode})" for s in FEATURE_SETS)
     raise ValueError(
         f"the network reads {atoms} features of an atom and {bonds} of a bond, and chemprop's sets"
-        f" have {sizes}. If it reads features of your own, give graphxai.wrap the chemprop"
-        " featurizer that computes them: wrap(mpnn, featurize=...)."
+        f" have {sizes}. If it reads further features, give functions of an RDKit molecule that"
+        " return them, as in extra_features={'atom_features': function, 'bond_features': function};"
+        " for another set, give graphxai.wrap the featurizer: wrap(mpnn, featurize=...)."
     )
 
 
@@ -84,11 +86,15 @@ class ChempropFeaturizer:
             turns an RDKit molecule into a `MolGraph`.
         molecule_features: what else is computed for whole molecules, one after another.
         ignore_stereo: whether stereochemistry is removed first.
+        extra_features: functions that return further features of atoms and bonds, by kind.
+        components: how many molecules an input has. They are the parts of a SMILES between dots.
     """
 
     mode: "str | Callable[[Chem.Mol], Any]"
     molecule_features: tuple[MoleculeFeaturizer, ...] = ()
     ignore_stereo: bool = False
+    extra_features: Mapping[str, Callable[[Chem.Mol], Any]] = field(default_factory=dict)
+    components: int = 1
 
     def __call__(self, molecule: "str | Chem.Mol") -> Data:
         """Return the graph with `x`, `edge_index`, `edge_attr` and perhaps `molecule_features`."""
@@ -96,19 +102,44 @@ class ChempropFeaturizer:
         mol = _without_stereo(mol) if self.ignore_stereo else mol
         featurizer = _graph_featurizer(self.mode) if isinstance(self.mode, str) else self.mode
         graph = featurizer(mol)
+        x, bonds = np.asarray(graph.V, np.float32), np.asarray(graph.E, np.float32)
+        for kind, function in self.extra_features.items():
+            rows = _rows(function(mol), mol, kind)
+            if kind == "bond_features":  # chemprop lists both directions of each bond
+                bonds = np.hstack([bonds, rows.repeat(2, axis=0)])
+            else:
+                x = np.hstack([x, rows])
         data = Data(
-            x=torch.from_numpy(np.asarray(graph.V, np.float32)),
+            x=torch.from_numpy(x),
             edge_index=torch.from_numpy(np.asarray(graph.edge_index, np.int64).reshape(2, -1)),
-            edge_attr=torch.from_numpy(np.asarray(graph.E, np.float32)),
+            edge_attr=torch.from_numpy(bonds),
         )
+        if self.components > 1:
+            data["node_component"] = self._components(mol)
         if self.molecule_features:
             data[MOLECULE_FEATURES] = self._of_molecule(mol)
         return data
 
+    def _components(self, mol: Chem.Mol) -> Tensor:
+        """Return for each atom (N,) in which of the molecules it is, counted from 0."""
+        parts = Chem.GetMolFrags(mol)
+        if len(parts) != self.components:
+            raise InputError(
+                f"the model reads {self.components} molecules, and this input has {len(parts)}:"
+                f" write {self.components} SMILES with a dot between them, in the order of the"
+                " columns that the model was trained on. None of them can be a salt."
+            )
+        numbers = torch.empty(mol.GetNumAtoms(), dtype=torch.long)
+        for number, atoms in enumerate(parts):
+            numbers[list(atoms)] = number
+        return numbers
+
     def _of_molecule(self, mol: Chem.Mol) -> Tensor:
         """Return the features of a molecule (1, d). As in chemprop, NaN counts as 0."""
+        # chemprop passes on those of the first of several molecules
+        first = Chem.GetMolFrags(mol, asMols=True)[0] if self.components > 1 else mol
         parts = [
-            np.atleast_1d(np.asarray(_molecule_featurizer(featurizer)(mol), np.float64))
+            np.atleast_1d(np.asarray(_molecule_featurizer(featurizer)(first), np.float64))
             for featurizer in self.molecule_features
         ]
         features = np.concatenate(parts)
@@ -116,6 +147,43 @@ class ChempropFeaturizer:
         if not np.isfinite(features.astype(np.float32)).all():
             raise InputError("a feature of the molecule is not finite.")
         return torch.from_numpy(features.astype(np.float32))[None]
+
+
+#: What functions in `extra_features` return: further features of atoms (before messages are
+#: passed) and of bonds, and descriptors of atoms (after that), as in chemprop's options.
+EXTRA_FEATURES = ("atom_features", "bond_features", "atom_descriptors")
+ATOM_WISE = ("atom_features", "atom_descriptors")  # in the order of the columns of `x`
+
+
+def require_extra_features(given: Any) -> Mapping[str, Callable[[Chem.Mol], Any]]:
+    """Return the functions by kind, or raise ValueError for anything else."""
+    known = isinstance(given, Mapping) and set(given) <= set(EXTRA_FEATURES)
+    if not known or not all(map(callable, given.values())):
+        raise ValueError(
+            "extra_features gives a function of an RDKit molecule for some of"
+            f" {', '.join(EXTRA_FEATURES)}, not {given!r}."
+        )
+    return {kind: given[kind] for kind in EXTRA_FEATURES if kind in given}
+
+
+def extra_columns(functions: Mapping[str, Callable[[Chem.Mol], Any]]) -> dict[str, int]:
+    """Return how many columns of each kind are computed."""
+    ethane = Chem.MolFromSmiles("CC")
+    return dict.fromkeys(EXTRA_FEATURES, 0) | {
+        kind: _rows(function(ethane), ethane, kind).shape[1] for kind, function in functions.items()
+    }
+
+
+def _rows(values: Any, mol: Chem.Mol, kind: str) -> NDArray[np.float32]:
+    """Return further features as a table with a row for each atom or bond."""
+    rows = np.asarray(values, np.float32)
+    count = mol.GetNumBonds() if kind == "bond_features" else mol.GetNumAtoms()
+    if rows.ndim != 2 or len(rows) != count or not np.isfinite(rows).all():
+        raise InputError(
+            f"{kind} in extra_features must be finite numbers of shape ({count}, k), and have shape"
+            f" {rows.shape}."
+        )
+    return rows
 
 
 def _without_stereo(mol: Chem.Mol) -> Chem.Mol:

@@ -6,6 +6,7 @@ these are the logits from which it computes them.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphxai.contract.intervals import LEVEL, OwnSpread, normal_end
 from graphxai.contract.tasks import TaskKind
 
 
@@ -66,6 +68,18 @@ def _with_parameters(transform: nn.Module) -> nn.Module:
     return Scaling(transform) if is_scaling else transform
 
 
+def _scaled_by_parameters(module: nn.Module) -> nn.Module:
+    """Return a copy of a module whose scalings have parameters, and which shares its weights."""
+    if not any(type(part).__name__ == "ScaleTransform" for part in module.modules()):
+        return module
+    clone = copy(module)
+    clone._modules = {
+        name: part and _scaled_by_parameters(_with_parameters(part))
+        for name, part in module._modules.items()
+    }
+    return clone
+
+
 class ChempropNetwork(nn.Module):
     """Message passing, aggregation and head of a chemprop network, with the weights that it has.
 
@@ -75,6 +89,7 @@ class ChempropNetwork(nn.Module):
         message_passing, agg, bn, ffn, output_transform, X_d_transform: the modules.
         head: the name of the head in `HEADS`.
         num_classes: of a head for several classes, how many there are; otherwise 0.
+        level: of a head for two quantiles, how often values should lie between them.
     """
 
     def __init__(
@@ -87,13 +102,15 @@ class ChempropNetwork(nn.Module):
         X_d_transform: nn.Module,
         head: str,
         num_classes: int = 0,
+        level: float = LEVEL,
     ) -> None:
         super().__init__()
-        self.message_passing, self.agg, self.bn = message_passing, agg, bn
+        self.message_passing = _scaled_by_parameters(message_passing)
+        self.agg, self.bn = agg, bn
         self.ffn = ffn
         self.output_transform = _with_parameters(output_transform)
         self.X_d_transform = _with_parameters(X_d_transform)
-        self.head, self.num_classes = head, num_classes
+        self.head, self.num_classes, self.level = head, num_classes, level
 
     @classmethod
     def of(cls, mpnn: Any) -> "ChempropNetwork":
@@ -108,6 +125,7 @@ class ChempropNetwork(nn.Module):
             mpnn.X_d_transform,
             head_of(predictor),
             int(getattr(predictor, "n_classes", 0)),
+            1 - float(getattr(predictor.criterion, "alpha", 1 - LEVEL)),
         )
 
     def forward(
@@ -117,22 +135,72 @@ class ChempropNetwork(nn.Module):
         edge_attr: Tensor,
         batch: Tensor,
         molecule_features: Tensor | None = None,
+        node_component: Tensor | None = None,
     ) -> Tensor:
         """Return the outputs (B, C).
 
         Args:
-            x: features of the atoms (N, d_v).
+            x: features of the atoms (N, d_v), followed by descriptors (N, d_vd) if the network
+                reads any.
             edge_index: both directions of every bond (2, E).
             edge_attr: features of the directed bonds (E, d_e).
-            batch: the molecule of each atom (N,).
+            batch: the molecule of each atom (N,), or its input of several molecules.
             molecule_features: features of whole molecules (B, d), if the network reads any.
+            node_component: for a network of several molecules, which of them each atom is in (N,).
         """
         reverse = other_directions(edge_index, len(x))
-        graphs = MoleculeGraphs(x, edge_attr, edge_index, reverse, batch)
-        hidden = self.bn(self.agg(self.message_passing(graphs, None), batch))  # (B, d)
+        width = self.num_atom_features
+        descriptors = x[:, width:] if x.shape[1] > width else None
+        pooled = []
+        for number, block in enumerate(self.blocks):
+            graphs = MoleculeGraphs(x[:, :width], edge_attr, edge_index, reverse, batch)
+            of_atoms = block(graphs, descriptors)  # (N, d)
+            if node_component is None:
+                pooled.append(self.agg(of_atoms, batch))
+            else:
+                pooled.append(self._of_component(of_atoms, number, node_component, batch))
+        hidden = self.bn(torch.cat(pooled, dim=1))  # (B, d)
         if molecule_features is not None:
             hidden = torch.cat([hidden, self.X_d_transform(molecule_features)], dim=1)
         return HEADS[self.head].read(self.ffn(hidden), self.output_transform)
+
+    def _of_component(
+        self, of_atoms: Tensor, number: int, node_component: Tensor, batch: Tensor
+    ) -> Tensor:
+        """Aggregate the atoms (N, d) of one molecule of every input (B, d)."""
+        count, graphs = len(self.blocks), int(batch.max()) + 1 if len(batch) else 0
+        rows = self.agg(of_atoms, batch * count + node_component)
+        if len(rows) < count * graphs:  # the last molecule has lost all its atoms
+            rows = F.pad(rows, (0, 0, 0, count * graphs - len(rows)))
+        return rows[number::count]
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The message passing for each molecule of an input."""
+        return cast(Sequence[nn.Module], getattr(self.message_passing, "blocks", None)) or [
+            self.message_passing
+        ]
+
+    def width(self, name: str) -> int:
+        """Return how wide the features of atoms (d_v), bonds (d_e) or descriptors (d_vd) are."""
+        hyperparameters: Any = getattr(self.blocks[0], "hparams", {})
+        return int(hyperparameters.get(name) or 0)
+
+    @property
+    def num_atom_features(self) -> int:
+        """How many of the columns of `x` enter before messages are passed."""
+        return self.width("d_v") or 2**31  # an own module may not say so, and takes all
+
+    def spreads(self, raw: Tensor) -> list[list[OwnSpread]]:
+        """Return how sure the network says that it is, for each molecule and task.
+
+        Args:
+            raw: what its predictor computed (B, P).
+        """
+        scale = getattr(self.output_transform, "scale", torch.ones(1))
+        values = _SPREADS[self.head](raw.detach().cpu(), scale.detach().cpu(), self)  # (B, T)
+        name = "evidence" if "Dirichlet" in self.head else "sd"
+        return [[OwnSpread(**{name: value}) for value in row] for row in values.tolist()]
 
     @property
     def num_tasks(self) -> int:
@@ -143,7 +211,8 @@ class ChempropNetwork(nn.Module):
     @property
     def num_molecule_features(self) -> int:
         """The number of features of whole molecules that the network reads."""
-        return cast(int, self.ffn.input_dim) - cast(int, self.message_passing.output_dim)
+        of_blocks = sum(cast(int, block.output_dim) for block in self.blocks)
+        return cast(int, self.ffn.input_dim) - of_blocks
 
 
 class MeanOfNetworks(nn.Module):
@@ -160,9 +229,10 @@ class MeanOfNetworks(nn.Module):
         edge_attr: Tensor,
         batch: Tensor,
         molecule_features: Tensor | None = None,
+        node_component: Tensor | None = None,
     ) -> Tensor:
         """Return the outputs (B, C); the arguments are those of `ChempropNetwork`."""
-        inputs = (x, edge_index, edge_attr, batch, molecule_features)
+        inputs = (x, edge_index, edge_attr, batch, molecule_features, node_component)
         return torch.stack([member(*inputs) for member in self.members]).mean(0)
 
 
@@ -240,6 +310,45 @@ HEADS = {
     "MulticlassClassificationFFN": Head("multiclass", _logits),
     "MulticlassDirichletFFN": Head("multiclass", _log_concentrations),
 }
+
+
+def _sd_of_mean_and_variance(raw: Tensor, scale: Tensor, _: ChempropNetwork) -> Tensor:
+    """Return the standard deviation of an MVE head (Nix 1994)."""
+    return F.softplus(raw.chunk(2, 1)[1]).sqrt() * scale
+
+
+def _sd_of_evidence(raw: Tensor, scale: Tensor, _: ChempropNetwork) -> Tensor:
+    """Return the square root of the total variance of an evidential head (Amini 2020).
+
+    It is chemprop's `evidential-total`, (1 + 1 / v) beta / (alpha - 1).
+    """
+    v, alpha_less_one, beta = map(F.softplus, raw.chunk(4, 1)[1:])
+    return ((1 + 1 / v) * beta / alpha_less_one).sqrt() * scale
+
+
+def _sd_of_quantiles(raw: Tensor, scale: Tensor, network: ChempropNetwork) -> Tensor:
+    """Return the standard deviation of a normal distribution with these two quantiles.
+
+    Nothing in such a network keeps the lower one below the other.
+    """
+    low, high = raw.chunk(2, 1)
+    return (high - low).abs() / 2 * scale / normal_end(network.level)
+
+
+def _evidence(raw: Tensor, _: Tensor, network: ChempropNetwork) -> Tensor:
+    """Return the sum of the concentrations of the classes (B, T)."""
+    concentrations = (F.softplus(raw) + 1).reshape(len(raw), -1, network.num_classes or 2)
+    return concentrations.sum(-1)
+
+
+_SPREADS = {
+    "MveFFN": _sd_of_mean_and_variance,
+    "EvidentialFFN": _sd_of_evidence,
+    "QuantileFFN": _sd_of_quantiles,
+    "BinaryDirichletFFN": _evidence,
+    "MulticlassDirichletFFN": _evidence,
+}
+HEADS_WITH_SPREAD = frozenset(_SPREADS)
 
 
 def head_of(predictor: Any) -> str:

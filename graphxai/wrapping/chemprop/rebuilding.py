@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.checkpoint_files import CheckpointError
+from graphxai.contract.intervals import LEVEL
 
 from .molecules import chemprop_nn
 from .network import HEADS, ChempropNetwork, unknown_head
 from .records import ChempropFile, StoredObject
 
-BLOCKS = ("message_passing", "agg", "predictor")
 MESSAGE_PASSING = {"BondMessagePassing", "AtomMessagePassing"}
 AGGREGATIONS = {"MeanAggregation", "SumAggregation", "NormAggregation", "AttentiveAggregation"}
 # Parameters that are plain numbers, names, or activations. The others are rebuilt from the weights.
@@ -37,6 +37,7 @@ ACTIVATIONS = {
     "LogSigmoid", "Mish", "PReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus",
     "Softshrink", "Softsign", "Tanh", "Tanhshrink",
 }  # fmt: skip
+MOST_COMPONENTS = 10
 MOST = {"depth": 100, "n_layers": 100}  # a network of chemprop has three to six
 LARGEST = 1_000_000  # of any other number; the weights must fit it
 
@@ -69,42 +70,81 @@ def rebuilt(file: ChempropFile) -> ChempropNetwork:
 def _without_weights(file: ChempropFile, nn_of_chemprop: Any) -> ChempropNetwork:
     """Make the modules that a file names."""
     _refuse_other_kinds(file)
-    names = {block: _class_name(file, block) for block in BLOCKS}
+    names = {block: _class_name(file, block) for block in ("agg", "predictor")}
     if names["predictor"] not in HEADS:
         raise CheckpointError(f"{file.path}: {unknown_head(names['predictor'])}")
-    made = {
-        block: getattr(nn_of_chemprop, names[block])(**_arguments(file, block)) for block in BLOCKS
-    }
-    message_passing, predictor = made["message_passing"], made["predictor"]
-    message_passing.graph_transform = _graph_transform(file, nn_of_chemprop)
+    agg, predictor = (
+        getattr(nn_of_chemprop, name)(**_arguments(file, block)) for block, name in names.items()
+    )
+    message_passing = _message_passing(file, nn_of_chemprop)
     unscale, scale = nn_of_chemprop.UnscaleTransform, nn_of_chemprop.ScaleTransform
     has_norm = "bn.running_mean" in file.state
     return ChempropNetwork(
         message_passing,
-        made["agg"],
+        agg,
         nn.BatchNorm1d(message_passing.output_dim) if has_norm else nn.Identity(),
         predictor.ffn,
         _scaling(file, "predictor.output_transform", unscale),
         _scaling(file, "X_d_transform", scale),
         names["predictor"],
         int(getattr(predictor, "n_classes", 0)),
+        _level(file),
     )
 
 
-def _refuse_other_kinds(file: ChempropFile) -> None:
-    """Raise for models of reactions' or mixtures' several molecules, and of atoms and bonds."""
-    blocks = file.hyperparameters.get("message_passing")
-    several = isinstance(blocks, Mapping) and "blocks" in blocks
-    if several or "mol_predictor" in file.hyperparameters:
-        what = "several molecules at once" if several else "single atoms and bonds"
+def _message_passing(file: ChempropFile, nn_of_chemprop: Any) -> Any:
+    """Make the message passing, or one for each of several molecules."""
+    given = file.hyperparameters.get("message_passing")
+    if not isinstance(given, Mapping) or "blocks" not in given:
+        return _block(file, "message_passing", given, nn_of_chemprop)
+    each = given["blocks"]
+    count, shared = _argument(file, "n_components", given.get("n_components")), given.get("shared")
+    few = isinstance(each, list) and 0 < len(each) <= MOST_COMPONENTS
+    if not few or type(count) is not int or not 1 < count <= MOST_COMPONENTS:
+        raise CheckpointError(f"{file.path}: n_components is {reprlib.repr(count)}.")
+    blocks = [
+        _block(file, f"message_passing.blocks.{k}", of, nn_of_chemprop)
+        for k, of in enumerate(each[:1] if shared is True else each)
+    ]
+    if len({(block.W_i.in_features, block.W_o.in_features) for block in blocks}) > 1:
         raise CheckpointError(
-            f"{file.path} is a chemprop model of {what}; those of one molecule can be explained."
+            f"{file.path} reads other features of one of its {count} molecules than of the rest;"
+            " models that read the same of all can be explained."
+        )
+    return nn_of_chemprop.MulticomponentMessagePassing(blocks, count, shared is True)
+
+
+def _block(file: ChempropFile, prefix: str, given: Any, nn_of_chemprop: Any) -> Any:
+    """Make the message passing of one molecule, whose weights have names with this prefix."""
+    made = getattr(nn_of_chemprop, _class_name(file, "message_passing", given))(
+        **_arguments(file, "message_passing", given)
+    )
+    made.graph_transform = _graph_transform(file, prefix, nn_of_chemprop)
+    made.V_d_transform = _scaling(file, f"{prefix}.V_d_transform", nn_of_chemprop.ScaleTransform)
+    return made
+
+
+def _level(file: ChempropFile) -> float:
+    """Return how often values should lie between two quantiles, as they were trained."""
+    weights = file.state.get("predictor.criterion.tau")  # alpha / 2 comes first
+    return LEVEL if weights is None else 1 - 2 * float(weights.flatten()[0])
+
+
+def _refuse_other_kinds(file: ChempropFile) -> None:
+    """Raise for models of atoms and bonds."""
+    if "mol_predictor" in file.hyperparameters:
+        raise CheckpointError(
+            f"{file.path} is a chemprop model of single atoms and bonds; those of molecules can be"
+            " explained."
         )
 
 
-def _class_name(file: ChempropFile, block: str) -> str:
-    """Return the name of the class of a block, which must be one that is rebuilt."""
-    hyperparameters = file.hyperparameters.get(block)
+def _class_name(file: ChempropFile, block: str, given: Any = None) -> str:
+    """Return the name of the class of a block, which must be one that is rebuilt.
+
+    What the file says about the block is `given`, or stands under its name.
+    """
+    hyperparameters = file.hyperparameters.get(block) if given is None else given
     kind = hyperparameters.get("cls") if isinstance(hyperparameters, Mapping) else None
     if not (isinstance(kind, type) and issubclass(kind, StoredObject)):
         raise CheckpointError(f"{file.path}: 'hyper_parameters' lack the class of {block!r}.")
@@ -124,9 +164,9 @@ def _refuse(file: ChempropFile, name: str) -> NoReturn:
     )
 
 
-def _arguments(file: ChempropFile, block: str) -> dict[str, Any]:
-    """Return the arguments with which the module of a block is made."""
-    given = file.hyperparameters[block]
+def _arguments(file: ChempropFile, block: str, given: Any = None) -> dict[str, Any]:
+    """Return the arguments with which the module of a block is made, as for `_class_name`."""
+    given = file.hyperparameters[block] if given is None else given
     arguments = {
         name: _argument(file, name, value)
         for name, value in given.items()
@@ -174,11 +214,10 @@ def _activation(file: ChempropFile, value: Any) -> Any:
     return getattr(nn, kind)(**settings)
 
 
-def _graph_transform(file: ChempropFile, nn_of_chemprop: Any) -> nn.Module:
+def _graph_transform(file: ChempropFile, prefix: str, nn_of_chemprop: Any) -> nn.Module:
     """Return the scaling of extra features of atoms and bonds, if the file has it."""
-    prefix = "message_passing.graph_transform"
     parts = [
-        _scaling(file, f"{prefix}.{name}", nn_of_chemprop.ScaleTransform)
+        _scaling(file, f"{prefix}.graph_transform.{name}", nn_of_chemprop.ScaleTransform)
         for name in ("V_transform", "E_transform")
     ]
     if all(isinstance(part, nn.Identity) for part in parts):
