@@ -65,6 +65,7 @@ class Recording(TorchDispatchMode):
         self._within = RunningModule("")
         self._thread = threading.get_ident()
         self._open = ExitStack()
+        self._foreign: tuple[str, str] | None = None  # what is not recorded, and in which module
 
     def begin(self) -> None:
         """Start recording."""
@@ -76,6 +77,8 @@ class Recording(TorchDispatchMode):
         """Stop recording, and find out where gradients flow and which tensors were written to."""
         self._open.close()
         trace = self.trace
+        if self._foreign is not None:
+            raise not_followed(*self._foreign)
         if trace.random_calls and (draws := current_draws()) is not None:
             draws.seen = True
         trace.output = self._refs(output, [])
@@ -144,7 +147,12 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs, kind = kwargs or {}, operation_kind(func)
+        kwargs = kwargs or {}
+        if foreign := next(filter(_has_own_operations, types), None):
+            # an error here, within PyTorch's code for such a tensor, would end the process
+            self._foreign = self._foreign or (f"a {foreign.__name__}", self._within.path)
+            return func(*args, **kwargs)
+        kind = operation_kind(func)
         if kind.parts is not None:
             return self._in_parts(kind.parts, args, kwargs)
         reads: list[Ref] = []
@@ -282,6 +290,11 @@ class Recording(TorchDispatchMode):
         """Whether a tensor may be made of a signal that left PyTorch or this thread earlier."""
         from_another_thread = tensor.grad_fn is not None and not self._any_input
         return from_another_thread or self.trace.first_exit is not None
+
+
+def _has_own_operations(kind: type[Tensor]) -> bool:
+    """Return whether a subclass of tensors computes by code of its own, as masked tensors do."""
+    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from .wrapped import (
     members_of,
     noticing_random_numbers,
     passes_of,
+    refuse_untraceable,
     sharing_forward_passes,
     warn_of_mixing,
     with_leaves,
@@ -139,6 +140,9 @@ class Explainer(ABC):
                     raise
                 graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
                 attributions = self._each(model, graphs, wanted, further)
+            except (RuntimeError, TypeError) as error:
+                refuse_untraceable(model, batch, error, self.title)
+                raise
             joined = attributions[0]
             if len(attributions) > 1:
                 mask = batch.mask.expand(len(attributions), -1)

@@ -239,3 +239,24 @@ def forget_forward_pass() -> None:
     """Let the forward pass run again for the next node."""
     if (results := _shared.get()) is not None:
         results.clear()
+
+
+def refuse_untraceable(model: Any, batch: Any, error: Exception, method: str) -> None:
+    """Raise ValueError if a wrapped model runs by itself, but not under a method.
+
+    Then it computes with tensors, such as nested or block-sparse ones, for which PyTorch has no
+    gradient, or which it cannot record.
+    """
+    if not hasattr(model, "module") or isinstance(error, torch.OutOfMemoryError):
+        return
+    try:
+        with torch.no_grad():
+            model(batch)
+    except Exception:
+        return  # the error is the model's own
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    raise ValueError(
+        f"relevance cannot be followed through {type(model.module).__name__} by {method}: {reason}"
+        " Let the model compute with dense tensors of real numbers there, or explain it by a method"
+        " that only hides nodes, such as 'occlusion'."
+    ) from error
