@@ -241,18 +241,19 @@ def table(
 
 def _listed_atoms(smiles: str, cell: str, row: int) -> Any:
     """Return whether each atom (N,) is among those that a cell lists."""
-    from rdkit import Chem, rdBase
+    from graphxai.datasets.molecules import molecule_to_data
 
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-    count = 0 if mol is None else mol.GetNumAtoms()
+    try:
+        count = int(molecule_to_data(smiles).num_nodes or 0)
+    except MoleculeError:  # the row is rejected with its reason
+        return np.zeros(0, dtype=bool)
     numbers = cell.replace(",", " ").split()
-    if mol is not None and not all(n.isdecimal() and int(n) < count for n in numbers):
+    if not all(n.isdecimal() and int(n) < count for n in numbers):
         raise ValueError(
             f"row {row}: {cell!r} does not list true atoms: write numbers from 0 to {count - 1},"
             " separated by spaces."
         )
-    return np.isin(np.arange(count), [int(n) for n in numbers] if mol is not None else [])
+    return np.isin(np.arange(count), [int(n) for n in numbers])
 
 
 def _label(cell: str) -> Any:
