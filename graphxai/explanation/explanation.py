@@ -120,9 +120,14 @@ class Explanation(ExplainedGraph, Result):
         """Return the largest |relevance| of nodes and edges, or 1 if all is zero."""
         return float(np.abs(np.concatenate([self.relevance, edges])).max()) or 1.0
 
+    @property
+    def _is_of_cells(self) -> bool:
+        """Whether superpixels or patches are drawn, whose picture takes the height of a panel."""
+        of_others = any(x is not None for x in (self.smiles, self.mol, self.drawn))
+        return self.image is not None or not (of_others or self.is_sequence)
+
     def _options_for(self, width: float, height: float) -> dict[str, Any]:
-        by_panel = self.image is not None or self.grid is not None
-        size = {} if by_panel else {"width": width, "height": height}
+        size = {} if self._is_of_cells else {"width": width, "height": height}
         return {"title": "", "subtitle": "", **size}
 
     @property

@@ -245,7 +245,7 @@ def _class_of(explanation: Explanation) -> str:
 
 def panel_options(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a panel, with a size unless the input is an image."""
-    return options if explanation.image is not None else PANEL | options
+    return options if explanation._is_of_cells else PANEL | options
 
 
 def drawable(explanations: Sequence[Explanation | None]) -> list[Explanation]:

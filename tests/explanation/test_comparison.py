@@ -135,3 +135,58 @@ def test_what_is_no_difference_of_two_is_refused_with_the_reason():
     models = [gx.load("bace"), gx.load("bace", as_drawn=True)]
     with pytest.raises(ValueError, match="read it as the same graph"):
         gx.compare(models, SALT, difference=True)
+
+
+class Patches(nn.Module):
+    """A model whose output for a class is the sum of a score of each patch's first number."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(1, 2, bias=False)
+        self.head.weight.data = torch.tensor([[1.0], [-2.0]])
+        self.places = nn.Parameter(torch.linspace(-1, 2, 6)[:, None])
+
+    def forward(self, patches):
+        return self.head(patches * self.places).sum(1)
+
+
+@pytest.fixture
+def patches_model():
+    """A wrapped model of six patches, which fill no square, so that the grid has to be given."""
+    classes = ("cat", "dog")
+    return gx.wrap(Patches().eval(), kind="multiclass", classes=classes, inputs="tokens")
+
+
+SIX = torch.tensor([[0.5], [1.0], [-1.0], [2.0], [0.25], [-0.5]])
+
+
+@pytest.mark.parametrize("image", [None, np.linspace(0, 1, 24).reshape(4, 6)])
+def test_patches_of_an_image_show_where_two_methods_disagree(patches_model, image):
+    pair = ["gradient_input", "saliency"]
+    shown = gx.compare(patches_model, SIX, pair, difference=True, grid=(2, 3), image=image)
+    sizes = [abs(gx.explain(patches_model, SIX, method).relevance) for method in pair]
+    first, second = (size / size.sum() for size in sizes)
+    assert fills(shown, "data-segment")[-6:] == Scale.fit(first, second, first - second).hex(
+        first - second
+    )
+    assert "Gradient x Input minus Saliency" in words_of(shown)
+
+
+def test_two_classes_of_patches_have_a_colour_each(patches_model):
+    both = {"targets": ("cat", "dog"), "difference": True}
+    shown = gx.compare(patches_model, SIX, "lrp", **both, grid=(2, 3))
+    first, second = (gx.explain(patches_model, SIX, target=t).relevance for t in ("cat", "dog"))
+    first, second = first / abs(first).sum(), second / abs(second).sum()
+    values = [first, second, first - second, first.clip(0) - second.clip(0)]
+    assert fills(shown, "data-segment") == Scale.fit(*values).hex(np.concatenate(values))
+    beside = gx.grid(gx.explain(patches_model, [SIX, 2 * SIX], progress=False), grid=(3, 2))
+    assert len(fills(beside, "data-segment")) == 12
+
+
+def test_patches_are_drawn_into_axes_of_matplotlib(patches_model):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    _, axes = pyplot.subplots()
+    gx.explain(patches_model, SIX).plot(ax=axes, grid=(2, 3))
+    (picture,) = axes.images
+    assert picture.get_array().shape[2] in (3, 4)
+    pyplot.close()
