@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from graphxai.explanation.compute.explaining import outputs_without_nodes
+from graphxai.explainers.passes import outputs_without_nodes
 from graphxai.wrapping.ties import CHOICE, orders_entries
 
 WIDTH = 100  # characters of a line

@@ -4,17 +4,19 @@ Variants of a batch have other tokens or hidden nodes, and run in passes of limi
 Graphormer's structural bias is computed once and shared by all variants.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.model import ExplainableModel, wanted_empty_outputs
+from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_outputs
+from graphxai.contract.target import Target
 from graphxai.engine.session import computing_by_rules
 from graphxai.models.graphormer import Graphormer, backward, original_encoder
 from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
@@ -182,6 +184,44 @@ def graphormer_without_nodes(model: Graphormer, prepared: DerivedValues | None) 
     run = partial(backward.run, model, prepared, token, bias, Rules())
     of_token = "without nodes", token.cpu().numpy().tobytes()
     return prepared.once(of_token, lambda: run().outputs)
+
+
+def outputs_without_nodes(model: Any, batch: Any) -> Tensor | None:
+    """Return the outputs (B, num_outputs) of graphs without nodes.
+
+    If they are the same for all graphs, there is one row. If the model cannot run without nodes,
+    return None.
+    """
+    with evaluating(model), torch.no_grad():
+        if isinstance(model, Graphormer):
+            prepared = original_encoder.prepared_encoder(model)
+            outputs = graphormer_without_nodes(model, prepared)
+            if outputs is not None:
+                return outputs
+        return model.outputs_without_nodes(batch)
+
+
+def outputs_of_zeroed_nodes(model: Any, batch: Any) -> Tensor | None:
+    """Return the outputs (B, num_outputs) of graphs whose nodes are zeros, or None if unknown."""
+    if (outputs_of := getattr(model, "outputs_of_zeroed_nodes", None)) is None:
+        return None
+    with evaluating(model), torch.no_grad():
+        outputs: Tensor | None = outputs_of(batch)
+    return outputs
+
+
+def explained_output(
+    model: ExplainableModel, empty_outputs: Tensor | None, outputs: Tensor, target: Target
+) -> list[float | None]:
+    """Return f_c of each graph without its nodes, or None if it is unknown or not finite.
+
+    The outputs (B, num_outputs) are those of the whole graphs, which decide the class if the target
+    names none.
+    """
+    if empty_outputs is None:
+        return [None] * len(outputs)
+    values = target.resolve(model.config, outputs)(empty_outputs).tolist()
+    return [value if math.isfinite(value) else None for value in values]
 
 
 Operator = Literal["mask", "zero"]

@@ -7,8 +7,9 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,19 +27,23 @@ from graphxai.contract.batching import (
 )
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal, OwnSpread
-from graphxai.contract.model import evaluating, noting_empty_outputs
+from graphxai.contract.model import noting_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import Nearness, TrainingSet
 from graphxai.explainers import Attribution, Explainer
-from graphxai.explainers.passes import graphormer_without_nodes
+from graphxai.explainers.passes import (
+    explained_output,
+    outputs_of_zeroed_nodes,
+    outputs_without_nodes,
+)
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
-from graphxai.models.graphormer import Graphormer, original_encoder
 from graphxai.visualization import PlainGraph
 
 from .models import Model, provenance
 from .predicting import (
+    mean_explanation,
     nearness_when_read,
     or_not_finite,
     ranges_of,
@@ -111,11 +116,11 @@ def explanations_or_errors(
             empty_outputs = noted.of(model, batch)
             if empty_outputs is None:
                 empty_outputs = outputs_without_nodes(model, batch)
-        without_nodes = _explained_output(model, empty_outputs, attribution.outputs, wanted)
+        without_nodes = explained_output(model, empty_outputs, attribution.outputs, wanted)
         zeroed_nodes: list[float | None] = [None] * len(without_nodes)
         if None in without_nodes and explainer.traits.adds_up:
-            zeroed = _outputs_of_zeroed_nodes(model, batch)
-            zeroed_nodes = _explained_output(model, zeroed, attribution.outputs, wanted)
+            zeroed = outputs_of_zeroed_nodes(model, batch)
+            zeroed_nodes = explained_output(model, zeroed, attribution.outputs, wanted)
         explained = _ExplainedBatch(
             model=model,
             explainer=explainer,
@@ -138,81 +143,6 @@ def explanations_or_errors(
                 waiting[id(item)] = result
             else:
                 yield key, mean_explanation(first, result)
-
-
-def mean_explanation(
-    first: Explanation | NotFiniteError, second: Explanation | NotFiniteError
-) -> Explanation | NotFiniteError:
-    """Return the mean of the explanations of a molecule and its mirror image, of one value each.
-
-    Every share is linear in what it is the mean of, so its ledger closes as theirs do.
-    """
-    if isinstance(first, Exception) or isinstance(second, Exception):
-        return first if isinstance(first, Exception) else second
-    of_values = {
-        name: _mean(getattr(first, name), getattr(second, name))
-        for name in (
-            *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
-            *("output", "without_nodes"),
-        )
-    }
-    pairs = zip(first.predictions, second.predictions, strict=True)
-    predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
-    of_task = {prediction.task: prediction for prediction in predictions}
-    return replace(
-        first,
-        **of_values,
-        ledger=first.ledger
-        and second.ledger
-        and Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
-        predictions=predictions,
-        prediction=of_task[first.prediction.task],
-    )
-
-
-def _mean(first: Any, second: Any) -> Any:
-    """Return the mean of two numbers or arrays, or of those in two dicts; None if there is none."""
-    if isinstance(first, dict):
-        return {name: _mean(first[name], second[name]) for name in first}
-    return None if first is None or second is None else (first + second) / 2
-
-
-def outputs_without_nodes(model: Model, batch: Any) -> Tensor | None:
-    """Return the outputs (B, num_outputs) of graphs without nodes.
-
-    If they are the same for all graphs, there is one row. If the model cannot run without nodes,
-    return None.
-    """
-    with evaluating(model), torch.no_grad():
-        if isinstance(model, Graphormer):
-            prepared = original_encoder.prepared_encoder(model)
-            outputs = graphormer_without_nodes(model, prepared)
-            if outputs is not None:
-                return outputs
-        return model.outputs_without_nodes(batch)
-
-
-def _outputs_of_zeroed_nodes(model: Model, batch: Any) -> Tensor | None:
-    """Return the outputs (B, num_outputs) of graphs whose nodes are zeros, or None if unknown."""
-    if (outputs_of := getattr(model, "outputs_of_zeroed_nodes", None)) is None:
-        return None
-    with evaluating(model), torch.no_grad():
-        outputs: Tensor | None = outputs_of(batch)
-    return outputs
-
-
-def _explained_output(
-    model: Model, empty_outputs: Tensor | None, outputs: Tensor, target: Target
-) -> list[float | None]:
-    """Return f_c of each graph without its nodes, or None if it is unknown or not finite.
-
-    The outputs (B, num_outputs) are those of the whole graphs, which decide the class if the target
-    names none.
-    """
-    if empty_outputs is None:
-        return [None] * len(outputs)
-    values = target.resolve(model.config, outputs)(empty_outputs).tolist()
-    return [value if math.isfinite(value) else None for value in values]
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,18 +316,14 @@ class _ExplainedBatch:
                 split["x"] = features.copy()
         for name, graphs in self.inputs.items():
             values = graphs[row].double().cpu().numpy()
+            by_row = values.sum(tuple(range(1, values.ndim)))  # there may be no rows
             if name == "edge_attr":
                 for kind, edges in (_by_type(item.graph, "edges") or {}).items():
-                    relevance[kind] = _summed_by_row(values[edges])
-            relevance[name] = _summed_by_row(values)
+                    relevance[kind] = by_row[edges]
+            relevance[name] = by_row
             if values.ndim > 1:
                 split[name] = values
         return relevance, split
-
-
-def _summed_by_row(values: NDArray[Any]) -> NDArray[Any]:
-    """Sum values (rows, ...) over all axes but the first. There may be no rows."""
-    return values.sum(tuple(range(1, values.ndim)))
 
 
 def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
@@ -406,11 +332,10 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
         return {}
     is_molecule = item.smiles is not None or item.molecule is not None
     names = (("edge_index",) if with_bonds else ()) if is_molecule else GRAPH_TENSORS
-    tensors = {name: item.graph.get(name) for name in names}
     return {
         name: _as_numpy(value)
-        for name, value in tensors.items()
-        if isinstance(value, Tensor) and value.layout == torch.strided
+        for name in names
+        if isinstance(value := item.graph.get(name), Tensor) and value.layout == torch.strided
     }
 
 
@@ -454,13 +379,9 @@ def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
     """Return what a graph with these attributes calls its nodes, or () if it has no names."""
     schema = values.get("schema")
     if schema is not None:
-        kinds = [kind for kind, _ in schema.nodes]
-        numbers = dict.fromkeys(kinds, 0)
-        labels = []
-        for code in values["node_type"].tolist():
-            labels.append(f"{kinds[code]} {numbers[kinds[code]]}")
-            numbers[kinds[code]] += 1
-        return tuple(labels)
+        numbers = {kind: count() for kind, _ in schema.nodes}
+        kinds = [schema.nodes[code][0] for code in values["node_type"].tolist()]
+        return tuple(f"{kind} {next(numbers[kind])}" for kind in kinds)
     for key in [*(name for name in NAMES if name in values), *values]:
         value = values[key]
         listed = isinstance(value, list | tuple | np.ndarray) and len(value) == item.num_nodes

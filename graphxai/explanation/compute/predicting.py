@@ -18,6 +18,7 @@ from graphxai.contract.intervals import Conformal, OwnSpread
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
 
 from .models import Model, conformal_of
@@ -145,6 +146,43 @@ def _outputs(
             else:
                 mean = [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
                 yield key, item, mean, of_ranges
+
+
+def mean_explanation(
+    first: Explanation | NotFiniteError, second: Explanation | NotFiniteError
+) -> Explanation | NotFiniteError:
+    """Return the mean of the explanations of a molecule and its mirror image, of one value each.
+
+    Every share is linear in what it is the mean of, so its ledger closes as theirs do.
+    """
+    if isinstance(first, Exception) or isinstance(second, Exception):
+        return first if isinstance(first, Exception) else second
+    of_values = {
+        name: _mean(getattr(first, name), getattr(second, name))
+        for name in (
+            *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
+            *("output", "without_nodes"),
+        )
+    }
+    pairs = zip(first.predictions, second.predictions, strict=True)
+    predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
+    of_task = {prediction.task: prediction for prediction in predictions}
+    return replace(
+        first,
+        **of_values,
+        ledger=first.ledger
+        and second.ledger
+        and Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        predictions=predictions,
+        prediction=of_task[first.prediction.task],
+    )
+
+
+def _mean(first: Any, second: Any) -> Any:
+    """Return the mean of two numbers or arrays, or of those in two dicts; None if there is none."""
+    if isinstance(first, dict):
+        return {name: _mean(first[name], second[name]) for name in first}
+    return None if first is None or second is None else (first + second) / 2
 
 
 def ranges_of(
