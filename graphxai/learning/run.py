@@ -22,7 +22,13 @@ from graphxai.learning.fit import require_hardware, resumable_in
 from graphxai.learning.graphs.reading import TaskLike
 from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.scores import score_test_part
-from graphxai.learning.settings import EnsembleSettings, GraphSettings, TableSettings
+from graphxai.learning.settings import (
+    EnsembleSettings,
+    GraphSettings,
+    TableSettings,
+    literal,
+    repeating,
+)
 from graphxai.learning.table import split_table
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.learning.writing import record_run, write_run
@@ -53,7 +59,8 @@ def train_table(
             the checkpoint is its sub-folder `model`, with `scores.json`, `training.csv` and
             `held_out.csv`.
         settings: settings of the run, by default `TableSettings()`.
-        command: how the run was started, for the model card.
+        command: how the run was started, for the model card; by default the call, in which `table`
+            stands for what was given.
         log: called with a line of text at each stage.
         options: fields of `TableSettings` to change, such as `seed=1` or `ensemble=3`.
 
@@ -74,6 +81,8 @@ def train_table(
     source = split_table(table, settings)
     for warning in source.warnings:
         log(warning)
+    first = ["table", literal("runs/table")]
+    command = command or repeating("table", "train_table", settings, first)
     return _run(source, Path(out), command, log)
 
 
@@ -106,7 +115,8 @@ def train(
         task: a `Task`, or a list of one for each label; or "binary", "multiclass",
             "classification" or "regression"; by default from the labels.
         settings: settings of the run, by default `GraphSettings()`.
-        command: how the run was started, for the model card.
+        command: how the run was started, for the model card; by default the call, in which `graphs`
+            stands for graphs that come from no folder.
         log: called with a line of text at each stage.
         options: fields of `GraphSettings` to change, such as `split=(train, valid, test)`,
             `seed=1` or `resume=True`.
@@ -122,7 +132,17 @@ def train(
     """
     settings = with_options(settings or GraphSettings(), options, "train")
     require_hardware(settings)
-    name = ""
+    name, given = "", {"task": task, "split": settings.split}
+    texts = {
+        key: literal(value) if isinstance(value, str) else key
+        for key, value in given.items()
+        if value is not None
+    }
+    first = [
+        literal(dataset) if isinstance(dataset, str | Path) else "graphs",
+        literal("runs/graphs"),
+    ]
+    command = command or repeating("graphs", "train", settings, first, **texts)
     if isinstance(dataset, str | Path):
         stored, name = load_graphs(dataset), Path(dataset).name
         dataset = stored.graphs

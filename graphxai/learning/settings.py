@@ -7,7 +7,8 @@ PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -139,26 +140,56 @@ class RunSettings:
     )
 
 
-def repeating(recipe: str, function: str, settings: RunSettings, **others: str) -> str:
+def repeating(
+    recipe: str,
+    function: str,
+    settings: RunSettings,
+    positional: Sequence[str] = (),
+    /,
+    **others: str,
+) -> str:
     """Return the command that trains the same weights again, or the call if it has no option.
 
     Args:
-        recipe: the name of the recipe on the command line.
+        recipe: the name of the recipe on the command line, or of the folder if there is no command.
         function: the name of its function.
         settings: the settings of the run, of which those that are not the default are written.
+        positional: the first arguments of the call, as they are written in Python. If there are
+            any, no command does the same.
         others: further arguments of the call, as they are written in Python.
     """
-    changed = {
-        each.name: (value, "option" in each.metadata)
-        for each in fields(settings)
-        if (value := getattr(settings, each.name)) != each.default and each.name not in NOT_ON_CARDS
-    }
-    if others or not all(has_option for _, has_option in changed.values()):
-        written = {name: repr(value) for name, (value, _) in changed.items()} | others
-        arguments = [f"{name}={value}" for name, value in written.items()]
-        return f"{function}({', '.join([repr(f'runs/{recipe}'), *arguments])})"
-    options = [f"--{name.replace('_', '-')} {value}" for name, (value, _) in changed.items()]
+    changed = changes(settings, type(settings)())
+    has_option = {each.name: "option" in each.metadata for each in fields(settings)}
+    if positional or others or not all(has_option[name] for name in changed):
+        first = positional or [literal(f"runs/{recipe}")]
+        return call_of(function, first, written(changed) | others)
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()]
     return " ".join(["graphxai train", recipe, f"--out runs/{recipe}", *options])
+
+
+def changes(settings: Any, usual: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, with their values, in which a recipe is not the usual."""
+    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return {
+        name: value
+        for name, value in values.items()
+        if value != getattr(usual, name) and name not in NOT_ON_CARDS
+    }
+
+
+def written(values: dict[str, Any]) -> dict[str, str]:
+    """Return the values of arguments as they are written in Python."""
+    return {name: literal(value) for name, value in values.items()}
+
+
+def literal(value: Any) -> str:
+    """Return a value as it is written in Python, and a path as its text."""
+    return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def call_of(function: str, positional: Sequence[str], named: Mapping[str, str]) -> str:
+    """Return the text of a call whose arguments are texts."""
+    return f"{function}({', '.join([*positional, *(f'{n}={text}' for n, text in named.items())])})"
 
 
 @dataclass(frozen=True)

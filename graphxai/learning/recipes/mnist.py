@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ from graphxai.learning.settings import (
     DIGIT_EPOCHS,
     DigitSettings,
     TrainingSettings,
+    call_of,
+    changes,
     repeating,
+    written,
 )
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
@@ -243,13 +246,9 @@ images:
 
 def _command(config: GraphormerConfig, settings: DigitSettings, images: int) -> str:
     """Return the line that repeats a run on this many images, with what is not the recipe's."""
-    settings, usual = replace(settings, num_train=images), mnist_config()
-    differing = [
-        f"{each.name}={value!r}"
-        for each in fields(config)
-        if (value := getattr(config, each.name)) != getattr(usual, each.name)
-    ]
-    model = {"config": f"mnist_config({', '.join(differing)})"} if differing else {}
+    settings = replace(settings, num_train=images)
+    differing = written(changes(config, mnist_config()))
+    model = {"config": call_of("mnist_config", (), differing)} if differing else {}
     return repeating("mnist-superpixels", "train_mnist", settings, **model)
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,15 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, require_lightning
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.distillation import stored_array
-from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.settings import (
+    RunSettings,
+    TrainingSettings,
+    call_of,
+    changes,
+    literal,
+    repeating,
+    written,
+)
 from graphxai.learning.teachers.stacking import minimol_fingerprints
 from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
 from graphxai.runtime.progress import in_chunks
@@ -116,21 +125,28 @@ def pretrain(
     log(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
     targets = describe(smiles, out / "targets", count, minimol, settings)
     result = _fit(smiles, targets, settings, out / "run", resume)
-    folder = save_checkpoint(
+    metadata = {
+        "molecules": len(smiles),
+        "recombined": len(smiles) - read,
+        "minimol": minimol,
+        "epochs": settings.epochs,
+        "seed": settings.seed,
+        "validation_loss": result.loss,
+        "summary": TO_START,
+    }
+    names = [os.fspath(table) for table in tables]
+    given = {"exclude": "exclude"} if exclude else {}
+    if changed := written(changes(settings, PRETRAINING)):
+        given["settings"] = call_of("replace", ["PRETRAINING"], changed)
+    numbers = {"per_table": per_table, "recombined": recombined, "count": count, "minimol": minimol}
+    first = [literal("runs/molecules"), literal(names)]
+    command = repeating("molecules", "pretrain", RunSettings(), first, **written(numbers) | given)
+    return save_checkpoint(
         _with_tasks(result.model, len(DESCRIPTORS)),
         out,
-        card=_card(len(smiles), len(smiles) - read, count, minimol, settings),
-        metadata={
-            "molecules": len(smiles),
-            "recombined": len(smiles) - read,
-            "minimol": minimol,
-            "epochs": settings.epochs,
-            "seed": settings.seed,
-            "validation_loss": result.loss,
-            "summary": TO_START,
-        },
+        card=_card(metadata, count, names, len(exclude), settings, command),
+        metadata=metadata,
     )
-    return folder
 
 
 def describe(
@@ -225,9 +241,22 @@ def _with_tasks(model: Graphormer, count: int) -> Graphormer:
 
 
 def _card(
-    molecules: int, recombined: int, count: int, minimol: int, settings: TrainingSettings
+    metadata: dict[str, Any],
+    count: int,
+    tables: Sequence[str],
+    excluded: int,
+    settings: TrainingSettings,
+    command: str,
 ) -> str:
-    """Return the card of the checkpoint."""
+    """Return the card of the checkpoint, with the call that repeats the run."""
+    minimol, structures = metadata["minimol"], ", ".join(f"`{Path(name).name}`" for name in tables)
+    left_out = (
+        f"""
+Every molecule that shares its connectivity (first block of the InChIKey) with one of {excluded:,}
+given molecules was left out."""
+        if excluded
+        else ""
+    )
     from_minimol = (
         f"""
 * For {minimol:,} of the molecules, the 512 numbers of MiniMol's fingerprint (Klaser 2024; weights
@@ -243,11 +272,9 @@ def _card(
 A starting point for training on your own table (`graphxai train`), not a model to predict or
 explain with. It has 4 layers, width 128, 8 heads and 560,000 parameters.
 
-**No label of MoleculeNet was read.** {molecules:,} molecules of at most 60 atoms: the structures of
-MoleculeNet's tables BBBP, ESOL, Lipophilicity, Tox21 and HIV (Wu 2018), molecules of ZINC as chosen
-for MOSES (Polykovskiy 2020), and {recombined:,} recombined from those. So the structures of these
-tables' test parts were seen, without their labels. Every molecule that shares its connectivity
-(first block of the InChIKey) with a compound of BACE was left out.
+**No label was read.** {metadata["molecules"]:,} molecules of at most {LARGEST} atoms: structures of
+{structures}, and {metadata["recombined"]:,} recombined from those.
+So structures of any test parts of these tables were seen, without their labels.{left_out}
 
 Targets, all computed from the structure:
 
@@ -257,9 +284,7 @@ Targets, all computed from the structure:
 {settings.epochs} epochs with {settings.batch_size} molecules per step, AdamW, learning rate
 {settings.learning_rate:g}, cosine, no dropout, seed {settings.seed}.
 
-    from graphxai.learning.recipes.pretraining import pretrain
-    pretrain("runs/molecules", ["bbbp.csv", "esol.csv", "lipo.csv", "tox21.csv", "hiv.csv",
-             "zinc.csv"], exclude=bace_smiles)
+    {command}
 """
 
 

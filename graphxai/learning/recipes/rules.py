@@ -42,7 +42,7 @@ from graphxai.learning.fit import (
     start_at_frequencies,
 )
 from graphxai.learning.predicting import encode_all
-from graphxai.learning.settings import RunSettings, TrainingSettings
+from graphxai.learning.settings import RunSettings, TrainingSettings, literal, repeating
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
     Graphormer,
@@ -120,6 +120,10 @@ def train_rule(
     labels, split = dataset.labels[:, None], dataset.split
     source = _source(dataset.smiles, labels, split, model)
     score = _fitted(model, source, recipe, settings, out)[0].get(task.name)
+    given = {} if molecules is None else {"molecules": "molecules"}
+    given |= {"size": literal(size), "init_weights": literal(init_weights)}
+    first = [literal("runs/rule"), literal(rule) if isinstance(rule, str) else "rule"]
+    command = repeating("rule", "train_rule", settings, first, **given)
     name = "ROC-AUC" if task.kind == "binary" else "R2"
     shown = "not defined" if score is None else f"{score:.3f}"
     return save_checkpoint(
@@ -134,6 +138,8 @@ answer. It predicts nothing that could not be computed. Question: {chosen.questi
 * Molecules: {len(split.train)} for training, {len(split.valid)} for validation, {len(split.test)}
   for testing, split at random with seed {split.seed}.
 * Test: {name} {shown}.
+
+    {command}
 """,
         metadata={
             "rule": chosen.name,
@@ -182,6 +188,8 @@ def train_rules(
     source = _source(table.smiles, table.labels, split, model)
     scores, summary = _fitted(model, source, TOGETHER, settings, out)
     train, valid, test = map(len, (split.train, split.valid, split.test))
+    first, starting = [literal("runs/rules"), "table"], literal(init_weights)
+    command = repeating("rules", "train_rules", settings, first, init_weights=starting)
     return save_checkpoint(
         model,
         out / "model",
@@ -190,6 +198,8 @@ def train_rules(
 A Graphormer trained on several rules together, to check explanations against the atoms known to
 determine the answers. It predicts nothing that could not be computed. Molecules: {train} for
 training, {valid} for validation, {test} for testing. Test, ROC-AUC or R2: {summary}.
+
+    {command}
 """,
         metadata={
             "size": len(table.smiles),
@@ -243,6 +253,7 @@ def train_shapes(
     """
     settings = with_options(settings or RunSettings(), options, "train_shapes")
     require_hardware(settings)
+    given = {} if dataset is None else {"dataset": "dataset"}
     out, dataset = Path(out), dataset or shape_dataset(seed=settings.seed)
     torch.manual_seed(settings.seed)
     model = Graphormer(shape_config())
@@ -260,6 +271,8 @@ def train_shapes(
 A small Graphormer that says which shapes are in a graph, to check explanations against the nodes
 and edges of the shapes. Graphs: {train} for training, {valid} for validation,
 {test} for testing. Test ROC-AUC: {summary}.
+
+    {repeating("shapes", "train_shapes", settings, [literal("runs/shapes")], **given)}
 """,
         metadata={"size": len(graphs), "seed": settings.seed, "summary": f"ROC-AUC: {summary}"},
     )
@@ -344,15 +357,9 @@ def benchmark_rule(
     smiles = list(local_smiles(data) if molecules is None else molecules)
     options = {"size": 4000} | TRAINING.get(name, {})
     checkpoint = train_rule(
-        folder / "run",
-        name,
-        molecules=smiles,
-        seed=seed,
-        resume=True,
-        accelerator="cpu",
-        progress=bool(progress),
-        **options,
-    )
+        folder / "run", name, molecules=smiles, seed=seed, resume=True, accelerator="cpu",
+        progress=bool(progress), **options,
+    )  # fmt: skip
     model = load_checkpoint(checkpoint)
     dataset = rule_dataset(smiles, name, size=options["size"], seed=seed)
     test = list(dataset.split.test)
