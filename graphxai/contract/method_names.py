@@ -38,5 +38,6 @@ MethodName = Literal[
     "rollout",
     "saliency",
     "shapley_sampling",
+    "smoothgrad",
     "transformer_attribution",
 ]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .gradient import LrpAhLn as LrpAhLn
     from .gradient import LrpLn as LrpLn
     from .gradient import Saliency as Saliency
+    from .gradient import SmoothGrad as SmoothGrad
     from .heads import HeadStatistics as HeadStatistics
     from .heads import head_statistics as head_statistics
     from .learned import FittedExplainer as FittedExplainer
@@ -59,7 +60,7 @@ for _file in iter_modules(__path__):
 # The order in which methods are listed: propagation, gradients, removal, attention, controls.
 _ORDER = (
     ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "path_marginals", "learned", "attn_lrp"),
-    ("gradient_input", "integrated_gradients", "saliency"),
+    ("gradient_input", "integrated_gradients", "saliency", "smoothgrad"),
     ("occlusion", "shapley_sampling", "order_marginals", "gnn_explainer"),
     ("gae", "gae_rollout", "transformer_attribution", "masked_lrp", "lrp_zplus", "partial_lrp"),
     ("rollout", "attention_flow", "attention_last", "cam", "grad_cam", "att_cat"),

@@ -33,6 +33,7 @@ METHODS = (
     "grad_cam",
     "att_cat",
     "saliency",
+    "smoothgrad",
     "integrated_gradients",
     "attn_lrp",
     "occlusion",

@@ -14,6 +14,7 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import get_explainer
+from graphxai.explainers.control import generator_of_graph
 from graphxai.models.graphormer import (
     CheckpointError,
     Graphormer,
@@ -29,6 +30,7 @@ from graphxai.rules.conservative import conservative
 from toy import random_graphormer
 
 METHODS = ("saliency", "integrated_gradients", "attn_lrp", "lrp_ln")
+SMOOTH = {"samples": 7, "noise": 0.4, "seed": 5}
 
 
 def batch_of(model, smiles):
@@ -67,6 +69,75 @@ def test_gradient_methods_equal_captum(smiles):
     product = captum_of(captum.attr.InputXGradient, model, batch)
     attribution = get_explainer("gradient_input").attribute(model, batch, "active")
     assert_tokens_close(attribution, product.sum(-1))
+
+
+def mean_gradient_in_loops(model, batch):
+    """Return the mean gradient (T, D) of the first output at noisy embeddings of one graph."""
+    tokens = model.embed(batch).detach()
+    deviation = tokens[0, 1:].flatten().numpy().std()
+    generator = generator_of_graph(SMOOTH["seed"], batch, 0)
+    total = torch.zeros_like(tokens[0])
+    for _ in range(SMOOTH["samples"]):
+        noisy = tokens.clone()
+        drawn = torch.randn(noisy[0, 1:].shape, generator=generator)
+        noisy[0, 1:] += SMOOTH["noise"] * deviation * drawn.to(noisy)
+        noisy.requires_grad_()
+        total += torch.autograd.grad(model.encode(noisy, batch)[0, 0], noisy)[0][0]
+    return total / SMOOTH["samples"]
+
+
+def test_smoothgrad_is_the_length_of_the_mean_gradient_at_noisy_embeddings(smiles):
+    model = random_graphormer().double()
+    together = get_explainer("smoothgrad", **SMOOTH).attribute(
+        model, batch_of(model, smiles), "active"
+    )
+    for row, text in enumerate(smiles):
+        lengths = mean_gradient_in_loops(model, batch_of(model, [text])).norm(dim=-1)
+        torch.testing.assert_close(together.graph_token[row], lengths[0])
+        torch.testing.assert_close(together.relevance[row, : len(lengths) - 1], lengths[1:])
+        assert not together.relevance[row, len(lengths) - 1 :].any()
+
+
+def test_smoothgrad_of_a_wrapped_model_equals_a_loop_over_copies_of_its_features():
+    torch.manual_seed(0)
+    mixed = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+    class Mixing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = mixed
+
+        def forward(self, x, edge_index):
+            messages = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+            return self.inner(x + messages).sum(0, keepdim=True)
+
+    model = gx.wrap(Mixing().eval(), kind="regression")
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    graphs = [Data(x=torch.rand(n, 3), edge_index=edges[:, : 2 * (n - 1)]) for n in (4, 3, 2, 1)]
+    explanations = gx.explain(model, graphs, "smoothgrad", **SMOOTH, progress=False)
+    for data, explanation in zip(graphs, explanations, strict=True):
+        expected = mean_gradient_in_loops(model, model.collate([data]))[1:]
+        assert explanation.relevance == pytest.approx(expected.norm(dim=-1).numpy(), rel=1e-4)
+        alone = gx.explain(model, data, "smoothgrad", **SMOOTH)
+        assert alone.relevance == pytest.approx(explanation.relevance, rel=1e-4)
+
+
+def test_smoothgrad_without_noise_is_saliency_and_draws_by_its_seed(smiles):
+    model = random_graphormer()
+    batch = batch_of(model, smiles)
+    scores = {
+        seed: get_explainer("smoothgrad", samples=2, seed=seed).attribute(model, batch).relevance
+        for seed in (0, 1)
+    }
+    assert not torch.allclose(scores[0], scores[1])
+    silent = get_explainer("smoothgrad", samples=2, noise=0).attribute(model, batch)
+    torch.testing.assert_close(
+        silent.relevance, get_explainer("saliency").attribute(model, batch).relevance
+    )
+    with pytest.raises(ValueError, match="samples must be at least 1, not 0"):
+        get_explainer("smoothgrad", samples=0)
+    with pytest.raises(ValueError, match="noise must not be negative, not -1"):
+        get_explainer("smoothgrad", noise=-1)
 
 
 def test_integrated_gradients_equal_captum(smiles):

@@ -17,8 +17,8 @@ from other_models import quick_explainer
 MOLECULES = ["O=[N+]([O-])c1ccccc1", "CC(=O)Nc1ccc(O)cc1"]
 TWO_SIDED = re.compile("raises|lowers|against|for active|for pIC50")
 UNSIGNED = {
-    "saliency", "gnn_explainer", "gae", "gae_rollout", "transformer_attribution", "masked_lrp",
-    "lrp_zplus", "partial_lrp", "rollout", "attention_flow", "attention_last",
+    "saliency", "smoothgrad", "gnn_explainer", "gae", "gae_rollout", "transformer_attribution",
+    "masked_lrp", "lrp_zplus", "partial_lrp", "rollout", "attention_flow", "attention_last",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ FEW_STEPS: dict[str, dict[str, int]] = {
     "path_marginals": {"rounds": 4},
     "order_marginals": {"rounds": 1},
     "integrated_gradients": {"steps": 4},
+    "smoothgrad": {"samples": 3},
 }
 
 
