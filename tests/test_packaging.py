@@ -185,6 +185,7 @@ BROUGHT = {
     "networkx": "torch",
     "fonttools": "matplotlib",
     "rich": "typer",
+    "anyio": "starlette",
     "markdown-it-py": "rich",
     "threadpoolctl": "scikit-learn",
     "ipython": "ipykernel",

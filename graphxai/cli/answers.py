@@ -33,7 +33,9 @@ SCHEMA = 1  # of the documents; a change that readers would notice raises it
 SCHEMA_FILE = Path(__file__).with_name("answers.schema.json")
 REJECTED = 3  # the status of a command that left rows out, with --fail-on-rejected
 STREAM = "-"  # as a source, standard input; as --out, standard output
-REJECTING = ("explain", "predict", "report", "fragments", "counterfactuals", "benchmark")
+REJECTING = (
+    "explain", "predict", "report", "fragments", "audit", "counterfactuals", "benchmark"
+)  # fmt: skip
 ANSWERING = ("explain", "predict", "counterfactuals", "models", "methods", "train")
 
 

@@ -253,7 +253,7 @@ def main(*, at_once: bool = False) -> None:
             raise
         finally:
             with going_on_unheard():
-                INVOCATION.stack.close()
+                INVOCATION.begin()  # what a machine asked of this run is no matter of the next
 
 
 def _answer(status: int, arguments: list[str]) -> None:

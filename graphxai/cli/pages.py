@@ -12,6 +12,7 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.runtime.options import as_in, option
 from graphxai.tables.settings import ReportSettings
 
+from .answers import INVOCATION
 from .arguments import (
     ALWAYS,
     MODEL,
@@ -77,6 +78,7 @@ def report(
         loaded = models if len(models) > 1 else models[0]
         path = write_report(loaded, table, options.out, options.method, settings=settings)
     tell(model_line(context, *models))
+    INVOCATION.rejected += path.left_out
     if path.left_out:
         tell(f"{path.left_out} left out, with reasons in the report")
     tell(f"written: {path}")

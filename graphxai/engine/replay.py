@@ -108,9 +108,9 @@ class Replay:
             result = self.value(op.reads[0]).copy_(result)
         for ref, part in pair_refs(op.result, result):
             if part is not None:
-                in_place = op.in_place or operation_kind(op.func).views
                 recorded = self.trace.memory.tensors[ref.slot]
-                self.now[ref.slot] = part if in_place else laid_out_like(part, recorded)
+                shared = op.in_place or _is_view(op)
+                self.now[ref.slot] = part if shared else laid_out_like(part, recorded)
         return result
 
     def _result(self, op: Op) -> Any:
@@ -161,6 +161,11 @@ def out_of_place(func: Any) -> Any:
         if [str(argument.type) for argument in overload._schema.arguments] == wanted:
             return overload
     raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
+
+
+def _is_view(op: Op) -> bool:
+    """Return whether a result shares its memory. A part of another operation has no overload."""
+    return isinstance(op.func, torch._ops.OpOverload) and operation_kind(op.func).views
 
 
 def laid_out_like(tensor: Tensor, recorded: Tensor) -> Tensor:

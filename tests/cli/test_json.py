@@ -174,9 +174,12 @@ def test_a_table_without_a_readable_row_says_so_in_its_document(answered, tmp_pa
     assert document["result"]["counts"] == {"done": 0, "rejected": 2, "earlier": 0}
 
 
-@pytest.mark.parametrize("command", ["predict", "explain"])
+SUFFIXES = {"predict": ".csv", "explain": "", "report": ".html", "fragments": ".csv"}
+
+
+@pytest.mark.parametrize("command", SUFFIXES)
 def test_rows_left_out_have_a_status_of_their_own_if_that_is_wanted(run, table, tmp_path, command):
-    places = [tmp_path / f"{k}{'.csv' if command == 'predict' else ''}" for k in range(3)]
+    places = [tmp_path / f"{k}{SUFFIXES[command]}" for k in range(3)]
     assert run(command, table, "--out", places[0])[0] == 0
     assert run(command, table, "--out", places[1], "--fail-on-rejected")[0] == answers.REJECTED
     table.write_text("smiles\nCCO\n")

@@ -102,6 +102,9 @@ def commands_of(text: str) -> list[list[str]]:
 def parse(words: list[str]) -> None:
     """Check a `graphxai` command's name and options without running it."""
     context = COMMAND.make_context("graphxai", list(words), resilient_parsing=True)
+    if words[0].startswith("-"):  # an option of graphxai itself, such as --schema
+        assert words[0] in {name for option in COMMAND.params for name in option.opts}
+        return
     name, command, rest = COMMAND.resolve_command(context, words)
     command.make_context(name, rest, parent=context)
 
