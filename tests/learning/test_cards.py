@@ -27,6 +27,7 @@ from graphxai.learning.recipes.mnist import mnist_config, train_mnist
 from graphxai.learning.recipes.pretraining import PRETRAINING, pretrain
 from graphxai.learning.recipes.rules import train_rule, train_rules, train_shapes
 from mnist_files import write_mnist
+from ogb_folders import write_molbace
 
 ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
 QUIET: dict[str, Any] = {"accelerator": "cpu", "progress": False}
@@ -183,22 +184,47 @@ def test_the_call_on_the_card_of_graphs_repeats_the_weights(
     assert_same_weights(folder, again)
 
 
+def assert_typed_again(
+    words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int = 4
+) -> None:
+    """Type a command, type the one on its card, and compare the weights."""
+    pytest.importorskip("lightning.pytorch")
+    words = ["train", *words, "--epochs", "1", "--seed", str(seed), "--out", str(folder / "first")]
+    monkeypatch.setattr("sys.argv", ["graphxai", *words])
+    assert CliRunner().invoke(app, words).exit_code == 0
+    card = (folder / "first" / "model" / "README.md").read_text("utf-8")
+    (line,) = re.findall(r"^    graphxai (train .*)$", card, re.MULTILINE)
+    words = shlex.split(line)
+    words[words.index("--out") + 1] = str(folder / "again")
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert_same_weights(folder / "first" / "model", folder / "again" / "model")
+
+
 def test_the_command_on_the_card_of_a_folder_of_graphs_repeats_the_weights(
     graphs: list[Data], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("lightning.pytorch")
     save_graphs(graphs, tmp_path / "stored")
-    words = ["train", str(tmp_path / "stored"), "--task", "classification", "--epochs", "1"]
-    words += ["--layers", "1", "--width", "16", "--seed", "4", "--no-baselines"]
-    words += ["--accelerator", "cpu", "--out", str(tmp_path / "first")]
-    monkeypatch.setattr("sys.argv", ["graphxai", *words])
-    assert CliRunner().invoke(app, words).exit_code == 0
-    folder = tmp_path / "first" / "model"
-    (line,) = re.findall(r"^    graphxai (train .*)$", (folder / "README.md").read_text(), re.M)
-    words = shlex.split(line)
-    words[words.index("--out") + 1] = str(tmp_path / "again")
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert_same_weights(folder, tmp_path / "again" / "model")
+    words = [str(tmp_path / "stored"), "--task", "classification", "--no-baselines"]
+    words += ["--layers", "1", "--width", "16", "--accelerator", "cpu"]
+    assert_typed_again(words, tmp_path, monkeypatch)
+
+
+def test_the_command_on_the_card_of_a_table_repeats_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "few.csv"
+    table.write_text("\n".join(ASSAY.read_text("utf-8").splitlines()[:61]) + "\n", "utf-8")
+    words = [str(table), "--target-column", "pIC50", "--no-teacher", "--split", "random"]
+    assert_typed_again(words, tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("small_networks")
+def test_the_command_on_the_card_of_an_official_data_set_repeats_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_molbace(tmp_path / "data", 100)
+    words = ["ogbg-molbace", "--data", str(tmp_path / "data"), "--no-teacher"]
+    assert_typed_again([*words, "--accelerator", "cpu"], tmp_path, monkeypatch, seed=2)
 
 
 def test_the_call_on_the_card_of_a_table_repeats_the_weights(tmp_path: Path) -> None:
@@ -210,21 +236,3 @@ def test_the_call_on_the_card_of_a_table_repeats_the_weights(tmp_path: Path) -> 
         table, tmp_path / "first", split="random", teacher=False, epochs=1, seed=2, **QUIET
     )
     assert_same_weights(folder, repeated(folder, tmp_path / "again", tmp_path, table=table))
-
-
-def test_the_command_on_the_card_of_a_table_repeats_the_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("lightning.pytorch")
-    table = tmp_path / "few.csv"
-    table.write_text("\n".join(ASSAY.read_text("utf-8").splitlines()[:61]) + "\n", "utf-8")
-    words = ["train", str(table), "--target-column", "pIC50", "--epochs", "1", "--seed", "4"]
-    words += ["--no-teacher", "--split", "random", "--out", str(tmp_path / "first")]
-    monkeypatch.setattr("sys.argv", ["graphxai", *words])
-    assert CliRunner().invoke(app, words).exit_code == 0
-    card = (tmp_path / "first" / "model" / "README.md").read_text("utf-8")
-    (line,) = re.findall(r"^    graphxai (train .*)$", card, re.MULTILINE)
-    words = shlex.split(line)
-    words[words.index("--out") + 1] = str(tmp_path / "again")
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert_same_weights(tmp_path / "first" / "model", tmp_path / "again" / "model")
