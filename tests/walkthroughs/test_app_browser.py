@@ -111,6 +111,7 @@ def test_click_edit_lock_undo_and_contrast(page):
     page.click(atom(8))
     page.wait("byId('options').children.length > 3")
     option = "[...document.querySelectorAll('#options button')].find(b => b.textContent.startsWith"
+    page.wait(f"{option}('aromatic OCH3 to F')) !== undefined")
     page.js(f"{option}('aromatic OCH3 to F')).click()")
     page.wait(f"{SHOWN} === 'CC(=O)Nc1ccc(F)cc1' && {NODES} === 2")
     assert "points" in page.js("byId('tree').innerText")  # the change of the probability
