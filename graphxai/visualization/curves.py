@@ -163,7 +163,7 @@ def layers_figure(sums: "pd.DataFrame") -> "Figure":
         size = stages.created.agg(lambda values: values.abs().mean())
         created.plot(size.iloc[:-1], marker="o", ms=3, label=name, **style)
     entering.set_title("Relevance that enters the layer", fontsize=11)
-    created.set_title("Created or lost in it, mean |r|", fontsize=11)
+    created.set_title("Created or lost in it, mean size", fontsize=11)
     for axes in (entering, created):
         axes.tick_params(axis="x", rotation=30)
         axes.spines[["top", "right"]].set_visible(False)

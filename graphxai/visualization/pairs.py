@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, int, float]  # the atom that reads, the atom read, and their relevance
 
 _WIDEST = 0.14  # the largest width of a line, in bond lengths
+_LEVELS = 255  # colours of a map, an odd number, so that zero is white
 _THINNEST = 0.8  # the smallest width of a line, in pixels
 _FAINT = 0.08  # below this part of the limit, rings would only be white lines
 _RING = 0.24  # the radius of a ring, in bond lengths
@@ -263,16 +264,19 @@ def heads_figure(relevance: ArrayLike, *, title: str) -> Figure:
     """
     values = finite(relevance)
     layers, heads = values.shape
+    from matplotlib.colors import ListedColormap
+
     figure = new_figure(2.6 + 0.45 * heads, 1.5 + 0.45 * layers)
     axes = figure.subplots()
-    limit = float(np.abs(values).max()) or 1.0
-    drawn = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, origin="lower")
+    scale = Scale.fit(values)
+    colours = ListedColormap(scale.rgb(np.linspace(-scale.limit, scale.limit, _LEVELS)))
+    drawn = axes.imshow(values, cmap=colours, vmin=-scale.limit, vmax=scale.limit, origin="lower")
     axes.set_xticks(range(heads), [str(k + 1) for k in range(heads)])
     sums = [f"layer {k + 1} ({total:+.2f})" for k, total in enumerate(values.sum(1))]
     axes.set_yticks(range(layers), sums)
     axes.set_xlabel("head")
     axes.tick_params(length=0)
-    figure.colorbar(drawn, ax=axes, label="relevance through attention")
+    figure.colorbar(drawn, ax=axes, shrink=0.7, label="relevance through attention")
     figure.suptitle(title, fontsize=11)
     return figure
 
