@@ -8,7 +8,7 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras notebooks pictures docs lint audit lock locked format dist clean
+.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras notebooks pictures tables docs lint audit lock locked format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
@@ -19,7 +19,7 @@ help:
 	@echo "make test-pages  run pages and notebooks as a reader would, a table on Ray, the app in a browser"
 	@echo "make test-install  test the wheel, checkouts, and what the guides for developers add"
 	@echo "make coverage  run all tests and list the lines that none of them runs"
-	@echo "make mutants change the core in small ways and list the changes that no test notices"
+	@echo "make mutants change all modules in small ways, CHANGES=300 from SEED=0; list what no test notices"
 	@echo "make kills   kill commands at random moments and compare what they write when run again"
 	@echo "make fuzz    look for inputs that break the library, for MINUTES=5, from SEED=0"
 	@echo "make lowest  try the lowest declared versions in an environment of their own; TORCH=2.13.0"
@@ -27,6 +27,7 @@ help:
 	@echo "make extras  try each extra alone, and what is said without it"
 	@echo "make notebooks  run the notebooks and store what they show"
 	@echo "make pictures   draw the pictures of pages; those of the app and a report need Chromium"
+	@echo "make tables  measure and write the published tables again, hours; TABLE=values for one, TABLE=--list"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make lint    ruff, mypy, and the order of imports"
 	@echo "make audit   compare admitted and pinned versions with listed advisories"
@@ -98,9 +99,10 @@ test-install: $(TYPES_READY)
 coverage: $(RELEASE_READY)
 	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html
 
-# Hours: every change runs the tests of its module.
+# Hours: as many CHANGES, drawn from all modules by SEED, each face the tests of their module.
+CHANGES ?= 300
 mutants: $(RELEASE_READY)
-	$(ONE_THREAD) $(BIN)/python tests/mutants.py
+	$(ONE_THREAD) $(BIN)/python tests/mutants.py --everywhere $(CHANGES) --seed $(SEED)
 
 # An hour: 30 kills of each command, half of them as a scheduler does.
 kills: $(READY)
@@ -134,6 +136,11 @@ pictures: $(READY)
 	$(BIN)/python docs/draw_floors.py
 	$(BIN)/python docs/make_images.py
 	$(BIN)/python docs/make_screens.py
+
+# What a new model changes on pages. An interrupted run goes on; GRAPHXAI_DATA names the data.
+TABLE ?=
+tables: $(READY)
+	$(ONE_THREAD) $(BIN)/python benchmarks/tables.py $(TABLE)
 
 # warnings are errors; -E reads every page anew, so that none is overlooked
 docs: $(DOCS_READY)

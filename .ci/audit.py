@@ -41,8 +41,10 @@ def affected() -> Iterator[str]:
 
 def versions() -> Iterator[tuple[str, str, Version]]:
     """Yield where a version is named, the package, and the version: floors, then pins and locks."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = {"dependencies": project["dependencies"], **project["optional-dependencies"]}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, building = settings["project"], settings["build-system"]["requires"]
+    groups = {"dependencies": project["dependencies"], "build-system": building}
+    groups |= project["optional-dependencies"]
     for group, lines in groups.items():
         for requirement in map(Requirement, lines):
             for specifier in requirement.specifier:

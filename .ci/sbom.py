@@ -3,7 +3,8 @@
     python .ci/sbom.py dist/graphxai-0.1.0-py3-none-any.whl dist/graphxai.cdx.json
 
 `cyclonedx-py` lists Python packages alone. This adds the JavaScript of others, the weights and the
-tables and pictures in the wheel, each with its SHA-256 and its licence, if one is known.
+tables and pictures in the wheel, each with its SHA-256 and its licence, if one is known, and the
+version of the wheel.
 `docs/about.md` has the reasons.
 """
 
@@ -14,6 +15,8 @@ import re
 import zipfile
 from pathlib import Path
 from typing import Any
+
+from packaging.utils import parse_wheel_filename
 
 UNKNOWN = {"license": {"name": "not stated by the source, see docs/about.md"}}
 # Of data and weights, the licences that are known; the first pattern that fits is taken.
@@ -35,8 +38,9 @@ def main() -> None:
     sbom = json.loads(options.sbom.read_text(encoding="utf-8"))
     components = carried(options.wheel)
     sbom["components"] = sorted(sbom.get("components", []) + components, key=lambda c: c["bom-ref"])
-    root = sbom["metadata"]["component"]["bom-ref"]
-    (dependencies,) = [each for each in sbom["dependencies"] if each["ref"] == root]
+    root = sbom["metadata"]["component"]
+    root["version"] = str(parse_wheel_filename(options.wheel.name)[1])
+    (dependencies,) = [each for each in sbom["dependencies"] if each["ref"] == root["bom-ref"]]
     named = {*dependencies.get("dependsOn", ()), *(each["bom-ref"] for each in components)}
     dependencies["dependsOn"] = sorted(named)
     sbom["dependencies"] += [{"ref": each["bom-ref"]} for each in components]

@@ -1,11 +1,15 @@
-"""Are presence gates better than Shapley sampling on hybrid models? One test, registered first.
+"""Is a method better than Shapley sampling on hybrid models? Two tests, each registered first.
 
     python benchmarks/hybrids.py register  # writes the registration
     python benchmarks/hybrids.py train     # the models, two hours
     python benchmarks/hybrids.py test      # on test graphs, once
     python benchmarks/hybrids.py spread    # of Shapley sampling over five seeds, on some of them
 
-`hybrids_registration.json` names the primary method, what it is compared with, models, graphs,
+The first test, `gates`, is of `path_marginals` on 24 models, and its unit is a pair of a model and
+a graph. The second, `--test sum`, is of the sum of `path_marginals` and `occlusion` on these models
+and 24 more, and its unit is the model.
+
+The file of each registration names the primary method, what it is compared with, models, graphs,
 tests and bars. `test` runs only if that file is committed and says what this script would do. It
 continues where it was interrupted, and `--only NAME` takes one model, so that several processes can
 share the work.
@@ -14,124 +18,45 @@ share the work.
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from faithfulness import named, register, require_registration
+from hybrid_tests import (
+    GATES,
+    KINDS,
+    RANKING,
+    SHAPLEY,
+    SUM,
+    TESTS,
+    TITLES,
+    HybridTest,
+    graphs_of,
+    parts_of,
+)
 from numpy.typing import NDArray
 
 import graphxai as gx
 from gps import load_gps, train_gps
-from graphxai.datasets.molecules import load_bace
-from graphxai.datasets.splits import random_split
 from graphxai.evaluation import Report, merged
-from graphxai.evaluation.sources import BenchmarkSource, mnist_part
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
-from graphxai.explainers import Explainer, get_explainer
 
-REGISTRATION = Path(__file__).with_name("hybrids_registration.json")
-KINDS = {
-    "gine": "GPS with GINE",
-    "gatedgcn": "GPS with a gated convolution",
-    "exphormer": "sparse attention on an expander graph",
-    "gin": "GIN without attention",
-}
-SEEDS = (0, 1, 2)
-GRAPHS = 10  # test graphs of each model
-DRAWN, SEEN = 2028, 2027  # seeds of the graphs of this test and of the smaller one before it
-SEEN_GRAPHS = {"bace": 24, "mnist": 9}
-PRIMARY, SHAPLEY = "path_marginals", "shapley 32"
-MEASURES = ("auac", "srg", "au_mse", "partial_sums_scaled")
-RANKING = ("auac", "srg")
-TITLES = {"bace": "BACE", "mnist": "MNIST"}
 SPREAD = {"bace": 6, "mnist": 2}  # graphs on which Shapley sampling has five seeds
-MODELS = [f"{kind}-{data}-{seed}" for data in TITLES for seed in SEEDS for kind in KINDS]
 
 
-def methods() -> list[Explainer]:
-    shapley = named(SHAPLEY, "shapley_sampling", permutations=32, seed=0)
-    others = ("lrp", "lrp_path", "gradient_input", "integrated_gradients", "occlusion")
-    return [get_explainer(PRIMARY), shapley, *map(get_explainer, others)]
-
-
-def registration() -> dict[str, Any]:
-    """Return what the registration file says: all that decides the outcome."""
-    return {
-        "question": "Does path_marginals by presence gates, with 40 passes, order the nodes of"
-        " hybrid models better than Shapley sampling over 32 orders?",
-        "primary": {"method": PRIMARY, "rounds": 16, "passes": "21 forward, 19 backward"},
-        "compared with": "shapley_sampling, 32 orders, antithetic, seed 0",
-        "secondary": [
-            "AU-MSE and the error of scaled partial sums",
-            "lrp, lrp_path, gradient_input, integrated_gradients, occlusion, random",
-            "the same differences for each kind of model",
-            "the differences of means over the graphs of a model, with the model as the unit",
-        ],
-        "measures": list(MEASURES),
-        "operator": "mask",
-        "target": "the true class; all numbers of nodes",
-        "models": {"kinds": KINDS, "seeds": list(SEEDS), "data": list(TITLES.values())},
-        "graphs": f"{GRAPHS} of each model, so 120 of each data set, drawn with seed {DRAWN} plus"
-        " the model's seed, from the test part of the model's split (BACE), or from the official"
-        " test images (MNIST). The graphs of the smaller test before this one are left out.",
-        "tests": "Two-sided Wilcoxon signed-rank tests over the 120 pairs of a model and a graph;"
-        " Holm's correction over the four primary tests (AUAC and SRG, BACE and MNIST) at 5 %;"
-        " 95 % bootstrap intervals over the pairs.",
-        "bars": {
-            "better": "AUAC and SRG significantly higher on both data sets",
-            "aims": "on GPS with GINE: AUAC at least .915 and SRG at least .68 on BACE, .79 and .76"
-            " on MNIST",
-        },
-        "seen before": "The smaller test, of one GPS model with GINE for each data set: 24"
-        " compounds and 9 digits. All models here are trained anew. Before this file was committed,"
-        " only explanations of validation graphs were looked at.",
-        "published": "whatever comes",
-    }
-
-
-def parts_of(name: str) -> tuple[str, str, int]:
-    """Return kind, data and seed of a model's name."""
-    kind, data, seed = name.split("-")
-    return kind, data, int(seed)
-
-
-def graphs_of(name: str, split: dict[str, list[int]]) -> BenchmarkSource:
-    """Return the test graphs of a model, without those of the smaller test before this one."""
-    _, data, seed = parts_of(name)
-    if data == "bace":
-        seen = bace_source(random_split(len(load_bace()), 0).test)
-        source = bace_source(split["test"])
-    else:
-        seen = source = mnist_part()
-    left_out = seen.sample(SEEN_GRAPHS[data], seed=SEEN).inputs
-    unseen = {key: value for key, value in source.inputs.items() if key not in left_out}
-    return BenchmarkSource(source.title, unseen, source.labels).sample(GRAPHS, seed=DRAWN + seed)
-
-
-def bace_source(positions: Sequence[int]) -> BenchmarkSource:
-    """Return the compounds of BACE at these positions of its file."""
-    graphs = load_bace()
-    return BenchmarkSource(
-        "BACE, test",
-        {k: graphs[k].smiles for k in positions},
-        {k: int(graphs[k].y[0, 0]) for k in positions},
-    )
-
-
-def measured(name: str, out: Path) -> Report:
+def measured(test: HybridTest, name: str, out: Path) -> Report:
     """Return the report of a model's graphs."""
     kind, data, _ = parts_of(name)
-    model, card = load_gps(out / "models" / name, data, kind)
-    source = graphs_of(name, card["split"])
+    model, _ = load_gps(out / "models" / name, data, kind)
+    source = graphs_of(test, name)
     return gx.evaluate(
         model,
         source.inputs,
-        methods(),
+        test.methods(),
         labels=source.labels,
         target="true",
-        metrics=MEASURES,
-        out=out / "test" / name,
+        metrics=test.measures,
+        out=out / ("test" if test is GATES else "test of the sum") / name,
         resume=True,
     )
 
@@ -139,8 +64,8 @@ def measured(name: str, out: Path) -> Report:
 def spread(name: str, out: Path) -> str:
     """Return a row: AUAC and SRG of Shapley sampling, and their standard deviation over seeds."""
     kind, data, _ = parts_of(name)
-    model, card = load_gps(out / "models" / name, data, kind)
-    source = graphs_of(name, card["split"]).sample(SPREAD[data])
+    model, _ = load_gps(out / "models" / name, data, kind)
+    source = graphs_of(GATES, name).sample(SPREAD[data])
     seeds = [named(f"{k}", "shapley_sampling", permutations=32, seed=k) for k in range(5)]
     report = gx.evaluate(
         model,
@@ -160,55 +85,55 @@ def spread(name: str, out: Path) -> str:
     return f"| {KINDS[kind]}, {TITLES[data]} | {SPREAD[data]} | {' | '.join(cells)} |"
 
 
-def section(title: str, report: Report) -> Iterator[str]:
-    """Yield the lines about the models of one data set, or of one kind on it."""
-    values = {metric: report.values(metric) for metric in MEASURES}
-    yield f"{title}: {len(report.units) // len(report.methods)} pairs of a model and a graph.\n"
-    yield f"| method | {' | '.join(MEASURES)} |\n{'|---' * (len(MEASURES) + 1)}|"
+def section(test: HybridTest, reports: list[Report]) -> Iterator[str]:
+    """Yield the lines about the models of one data set."""
+    whole = merged(reports)
+    values = {metric: by_unit(reports, metric, "pair") for metric in test.measures}
+    seconds = whole.seconds()
+    yield f"{len(values['auac'][SHAPLEY])} pairs of a model and a graph.\n"
+    columns = ["method", *test.measures, "seconds"]
+    yield f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
     for name in sorted(values["auac"], key=lambda name: -np.nanmean(values["auac"][name])):
-        yield f"| {name} | {' | '.join(str(bootstrap(values[m][name])) for m in MEASURES)} |"
-    yield "\n| path_marginals minus | measure | difference [95 %] | p, not corrected |"
+        cells = [str(bootstrap(values[metric][name])) for metric in test.measures]
+        yield f"| {name} | {' | '.join(cells)} | {seconds[name]:.3f} |"
+    yield f"\n| {test.primary} minus | measure | difference [95 %] | p, not corrected |"
     yield "|---|---|---|---|"
-    for other in report.methods:
-        for metric in MEASURES if other != PRIMARY else ():
-            (c,) = compare_pairs(values[metric], [(PRIMARY, other)])
+    for other in whole.methods:
+        for metric in test.measures if other != test.primary else ():
+            (c,) = compare_pairs(values[metric], [(test.primary, other)])
             yield f"| {other} | {metric} | {c.difference} | {c.p:.2g} |"
     yield ""
 
 
-def by_model(reports: dict[str, Report]) -> Iterator[str]:
-    """Yield the difference of the means of each model, and how many models have a higher one."""
-    yield "| data, measure | higher in | mean difference over models [95 %] | p over models |"
-    yield "|---|---|---|---|"
+def by_unit(reports: Sequence[Report], metric: str, unit: str) -> dict[str, NDArray[np.float64]]:
+    """Return the values of each method: one for each pair, or the mean of each model."""
+    values = [report.values(metric) for report in reports]
+    if unit == "pair":
+        return {name: np.concatenate([v[name] for v in values]) for name in values[0]}
+    return {name: np.array([np.nanmean(v[name]) for v in values]) for name in values[0]}
+
+
+def differences(test: HybridTest, reports: dict[str, Report], unit: str) -> Iterator[str]:
+    """Yield the four differences from Shapley sampling, Holm-corrected together."""
+    values: dict[str, NDArray[np.float64]] = {}
+    pairs = []
     for data, title in TITLES.items():
         chosen = [report for name, report in reports.items() if parts_of(name)[1] == data]
         for metric in RANKING:
-            means = {
-                method: np.array([np.nanmean(r.values(metric)[method]) for r in chosen])
-                for method in (PRIMARY, SHAPLEY)
-            }
-            (c,) = compare_pairs(means, [(PRIMARY, SHAPLEY)])
-            higher = int((means[PRIMARY] > means[SHAPLEY]).sum())
-            yield f"| {title} {metric} | {higher} of {len(chosen)} | {c.difference} | {c.p:.2g} |"
-    yield ""
-
-
-def registered(sets: dict[str, Report]) -> Iterator[str]:
-    """Yield the four registered tests, Holm-corrected together."""
-    values: dict[str, NDArray[np.float64]] = {}
-    pairs = []
-    for title, report in sets.items():
-        for metric in ("auac", "srg"):
-            of, what = report.values(metric), f"{title} {metric}"
-            values |= {f"{what} ours": of[PRIMARY], f"{what} theirs": of[SHAPLEY]}
+            units, what = by_unit(chosen, metric, unit), f"{title} {metric}"
+            values |= {f"{what} ours": units[test.primary], f"{what} theirs": units[SHAPLEY]}
             pairs.append((f"{what} ours", f"{what} theirs"))
-    yield f"## The registered tests: {PRIMARY} minus {SHAPLEY}\n"
-    yield "| data, measure | difference [95 %] | p (Holm) | |\n|---|---|---|---|"
+    registered = "registered" if unit == test.unit else "not registered"
+    yield f"## {test.primary} minus {SHAPLEY}, unit: {unit} ({registered})\n"
+    yield "| data, measure | higher in | difference [95 %] | p | p (Holm) | |"
+    yield "|---|---|---|---|---|---|"
     for c in compare_pairs(values, pairs):
         better = "better" if c.difference.mean > 0 else "worse"
         verdict = better if c.significant else "not significant"
-        what = c.first.removesuffix(" ours")
-        yield f"| {what} | {c.difference} | {c.p_adjusted:.2g} | {verdict} |"
+        ours, theirs = values[c.first], values[c.second]
+        higher = f"{int((ours > theirs).sum())} of {len(ours)}"
+        cells = [c.first.removesuffix(" ours"), higher, str(c.difference)]
+        yield f"| {' | '.join(cells)} | {c.p:.2g} | {c.p_adjusted:.2g} | {verdict} |"
     yield ""
 
 
@@ -216,12 +141,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stage", choices=("register", "train", "test", "spread"))
     parser.add_argument("--out", type=Path, default=Path("runs/hybrids"))
-    parser.add_argument("--only", choices=MODELS, help="one model")
+    parser.add_argument("--only", choices=SUM.models, help="one model")
+    parser.add_argument("--test", choices=TESTS, default="gates", help="which of the two tests")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = MODELS if options.only is None else [options.only]
+    test = TESTS[options.test]
+    path = Path(__file__).with_name(test.registration)
+    chosen = test.models if options.only is None else [options.only]
     if options.stage == "register":
-        register(REGISTRATION, registration())
+        register(path, test.registered())
         return
     if options.stage == "train":
         for name in chosen:
@@ -233,48 +161,41 @@ def main() -> None:
             if parts_of(name)[2] == 0:
                 print(spread(name, options.out), flush=True)
         return
-    require_registration(REGISTRATION, registration())
-    reports = {name: measured(name, options.out) for name in chosen}
+    require_registration(path, test.registered())
+    reports = {name: measured(test, name, options.out) for name in chosen}
     if options.only is None:
-        lines = "\n".join(summary(reports))
-        (options.out / "test.md").write_text(lines, encoding="utf-8")
+        lines = "\n".join(summary(test, reports))
+        (options.out / f"{options.test}.md").write_text(lines, encoding="utf-8")
         print(lines)
 
 
-def summary(reports: dict[str, Report]) -> Iterator[str]:
+def summary(test: HybridTest, reports: dict[str, Report]) -> Iterator[str]:
     """Yield the lines about all models."""
-    sets = {
-        title: merged([r for name, r in reports.items() if parts_of(name)[1] == data])
-        for data, title in TITLES.items()
-    }
-    yield from registered(sets)
-    yield from by_model(reports)
+    for unit in sorted(("pair", "model"), key=lambda unit: unit != test.unit):
+        yield from differences(test, reports, unit)
     for data, title in TITLES.items():
         yield f"## {title}\n"
-        yield from section("All kinds", sets[title])
-        yield from by_kind(reports, data)
+        chosen = [report for name, report in reports.items() if parts_of(name)[1] == data]
+        yield from section(test, chosen)
+        yield from by_kind(test, reports, data)
 
 
-def by_kind(reports: dict[str, Report], data: str) -> Iterator[str]:
+def by_kind(test: HybridTest, reports: dict[str, Report], data: str) -> Iterator[str]:
     """Yield AUAC and SRG of each method on each kind of model, and how it differs from Shapley."""
-    of_kinds = {
-        kind: merged([r for name, r in reports.items() if parts_of(name)[:2] == (kind, data)])
-        for kind in KINDS
-    }
-    first, *_ = of_kinds.values()
+    of_kinds = []
+    for kind in KINDS:
+        chosen = [r for name, r in reports.items() if parts_of(name)[:2] == (kind, data)]
+        of_kinds.append({metric: by_unit(chosen, metric, "pair") for metric in RANKING})
     yield "AUAC / SRG by kind of model:\n"
     yield f"| method | {' | '.join(KINDS.values())} |\n{'|---' * (len(KINDS) + 1)}|"
-    for method in first.methods:
-        cells = [
-            " / ".join(f"{np.nanmean(r.values(metric)[method]):.3f}" for metric in RANKING)
-            for r in of_kinds.values()
-        ]
+    for method in of_kinds[0]["auac"]:
+        cells = [" / ".join(f"{np.nanmean(v[m][method]):.3f}" for m in RANKING) for v in of_kinds]
         yield f"| {method} | {' | '.join(cells)} |"
-    differences = []
-    for report in of_kinds.values():
-        pairs = [compare_pairs(report.values(m), [(PRIMARY, SHAPLEY)])[0] for m in RANKING]
-        differences.append(" / ".join(f"{c.difference} (p {c.p:.2g})" for c in pairs))
-    yield f"| {PRIMARY} minus {SHAPLEY} | {' | '.join(differences)} |"
+    cells = []
+    for values in of_kinds:
+        pairs = [compare_pairs(values[m], [(test.primary, SHAPLEY)])[0] for m in RANKING]
+        cells.append(" / ".join(f"{c.difference} (p {c.p:.2g})" for c in pairs))
+    yield f"| {test.primary} minus {SHAPLEY} | {' | '.join(cells)} |"
     yield ""
 
 

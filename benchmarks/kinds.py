@@ -1,4 +1,4 @@
-"""List which kinds of wrapped models are explained by which methods, and how others are refused.
+"""List which kinds of wrapped models are explained by which methods, and what is refused.
 
 Every method that is registered explains a small model of each kind, and everything else that can be
 asked of a model is asked: `python benchmarks/kinds.py` writes `results/kinds.md`, which the pages
@@ -18,40 +18,57 @@ from graphxai.explainers import REGISTRY  # noqa: E402
 TARGET = ROOT / "benchmarks" / "results" / "kinds.md"
 
 
-def table() -> str:
-    """Return the page: rows of methods and of questions, and the sentences of refusals."""
-    sentences: dict[str, int] = {}
+Answers = dict[str, dict[str, str]]  # by kind and by what was asked: "" or why it was refused
 
-    def cell(sentence: str) -> str:
-        return f"{sentences.setdefault(sentence, len(sentences) + 1)}" if sentence else "yes"
 
-    alike: dict[tuple[str, ...], list[str]] = {}  # methods with the same answers share a row
-    for method in REGISTRY:
-        answers = tuple(cell(answer_of_method(kind, method)) for kind in KINDS.values())
-        alike.setdefault(answers, []).append(f"`{method}`")
-    rows = [(", ".join(methods), *answers) for answers, methods in alike.items()]
-    rows += [
-        (question, *(cell(answer_to(kind, question)) for kind in KINDS.values()))
-        for question in QUESTIONS
-    ]
-    examples = (f"{name}: {first_line(kind.module)}" for name, kind in KINDS.items())
+def answers() -> Answers:
+    """Ask everything of a model of every kind."""
+    return {
+        name: {f"`{method}`": answer_of_method(kind, method) for method in REGISTRY}
+        | {question: answer_to(kind, question) for question in QUESTIONS}
+        for name, kind in KINDS.items()
+    }
+
+
+def page(given: Answers) -> str:
+    """Return the page: each kind with the numbers of its refusals, and their first sentences."""
+    of_all = {
+        asked
+        for asked, why in next(iter(given.values())).items()
+        if why and all(row[asked] == why for row in given.values())
+    }
+    numbers: dict[tuple[tuple[str, ...], str], int] = {}
+    lines = []
+    for name, row in given.items():
+        refused: dict[str, list[str]] = {}
+        for asked, why in row.items():
+            if why and asked not in of_all:
+                refused.setdefault(first_sentence(why), []).append(asked)
+        of_kind = [
+            str(numbers.setdefault((tuple(asked), why), len(numbers) + 1))
+            for why, asked in refused.items()
+        ]
+        example = first_line(KINDS[name].module)
+        lines.append(f"* {name}: {example}: {', '.join(of_kind) or 'nothing'}")
     return "\n".join(
         [
             "# Kinds of models by methods",
             "",
-            "A number stands for the sentence with which a method refuses. Made by"
-            " `python benchmarks/kinds.py`, with a small model of each kind:",
+            "Made by `python benchmarks/kinds.py`. Numbers are refusals. The rest is answered, save"
+            f" {' and '.join(sorted(of_all))}, which every kind refuses: {len(REGISTRY)} methods,"
+            f" {', '.join(QUESTIONS)}.",
             "",
-            *(f"* {example}" for example in examples),
+            *lines,
             "",
-            f"| | {' | '.join(KINDS)} |",
-            f"|---|{'---|' * len(KINDS)}",
-            *(f"| {' | '.join(row)} |" for row in rows),
-            "",
-            *(f"{number}. {sentence}" for sentence, number in sentences.items()),
+            *(f"{number}. {', '.join(asked)}: {why}" for (asked, why), number in numbers.items()),
             "",
         ]
     )
+
+
+def first_sentence(why: str) -> str:
+    """Return the first sentence of a refusal."""
+    return why.partition(". ")[0].removesuffix(".")
 
 
 def first_line(module: type) -> str:
@@ -61,4 +78,4 @@ def first_line(module: type) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(table(), encoding="utf-8")
+    TARGET.write_text(page(answers()), encoding="utf-8")

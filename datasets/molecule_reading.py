@@ -16,6 +16,7 @@ from graphxai.runtime.notices import warn
 from .as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
 from .as_given import MoleculeError as MoleculeError
 from .canonical_form import (
+    DrawnSmiles,
     canonical_form,
     is_labelled,
     one_perception,
@@ -74,6 +75,16 @@ class ReadMolecule(NamedTuple):
     as_given: AsGiven | None
     form: Chem.Mol
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the molecule has coordinates."""
+        return self.mol.GetNumConformers() > 0
+
+    @property
+    def shown(self) -> Chem.Mol | None:
+        """The molecule to draw, or None if the SMILES says all of it."""
+        return self.mol if self.is_given or self.is_drawn else None
+
 
 def is_inchi(text: str) -> bool:
     """Return whether a text is an InChI instead of a SMILES."""
@@ -101,9 +112,18 @@ def read_molecules(
         plain = READ_AS_DRAWN if standardisation == AS_DRAWN else ""
         as_read = _in_canonical_form if canonical else partial(_as_drawn, plain)
         return [
-            _changed(as_read(item), standardisation) if isinstance(item, ReadMolecule) else item
-            for item in _read_as_drawn(molecules, max_atoms, canonical)
+            _changed(as_read(_placed(item, given)), standardisation)
+            if isinstance(item, ReadMolecule)
+            else item
+            for item, given in zip(
+                _read_as_drawn(molecules, max_atoms, canonical), molecules, strict=True
+            )
         ]
+
+
+def _placed(read: ReadMolecule, given: str | Chem.Mol) -> ReadMolecule:
+    """Return what was read, with the coordinates that come with its SMILES, if any."""
+    return read._replace(mol=given.placed(read.mol)) if isinstance(given, DrawnSmiles) else read
 
 
 def _as_drawn(plain: str, read: ReadMolecule) -> ReadMolecule:
@@ -179,8 +199,8 @@ def _in_place_of(
         back = sorted(range(len(order)), key=order.__getitem__)
         form, mol = Chem.RenumberAtoms(form, back), with_coordinates(drawn, read.mol, atoms)
     else:
-        mol = in_order
         atoms = [atoms[index] for index in order]
+        mol = with_coordinates(in_order, read.mol, atoms) if read.is_drawn else in_order
     if given is None:
         given = AsGiven(read.text, tuple(range(size := read.mol.GetNumAtoms())), size, ())
     numbers = tuple(given.atoms[number] for number in atoms)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import tee
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import torch
 from rdkit import Chem
@@ -32,6 +33,10 @@ BACE_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/bace.csv"
 BACE_MD5 = "ba7f8fa3fdf463a811fa7edea8c982c2"
 BACE_LABELS = ("Class", "pIC50")
 
+# The graphs that were read so far, by the way of reading and SMILES, see `read_once`.
+_READ: ContextVar[dict[Any, Any] | None] = ContextVar("_READ", default=None)
+
+MOST_KEPT = 1024  # graphs that a block of `read_once` keeps, more than a part of a table has
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 Refused = TypeVar("Refused")
@@ -112,10 +117,45 @@ def molecule_graphs(
         reading: as for `molecule_to_data`.
     """
     if workers == 1:
-        yield from map(_graph, featurise(molecules, **reading))
+        read = _READ.get()
+        if read is None:
+            yield from map(_graph, featurise(molecules, **reading))
+        else:
+            yield from _read_once(read, molecules, reading)
         return
     with closing(featurise_in_workers(molecules, workers, **reading)) as featurised:
         yield from map(_graph, featurised)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Within the block, read each SMILES once for all models that read it in the same way."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def _read_once(
+    read: dict[Any, Graph | MoleculeError], molecules: Iterable[str | Chem.Mol], reading: Any
+) -> Iterator[Graph | MoleculeError]:
+    """Yield copies of the graphs that were read, to which every model adds what it needs."""
+    given, way = list(molecules), tuple(sorted(reading.items()))
+    # only plain text says all of a molecule
+    keys = [
+        (way, each) if type(each) is str else (way, id(each), k) for k, each in enumerate(given)
+    ]
+    missing = {key: each for key, each in zip(keys, given, strict=True) if key not in read}
+    made = dict(zip(missing, map(_graph, featurise(missing.values(), **reading)), strict=True))
+    if len(read) < MOST_KEPT:
+        read |= {key: graph for key, graph in made.items() if type(missing[key]) is str}
+    for key in keys:
+        graph = made[key] if key in made else read[key]
+        if isinstance(graph, Graph):
+            graph, original = Graph(**vars(graph)), graph
+            graph.read = original.read
+        yield graph
 
 
 def molecules_to_data(

@@ -65,9 +65,9 @@ def rule_dataset(
 
     The SMILES are shuffled with `seed` and taken in that order, each molecule once. If one class
     runs short, the other is reduced to keep the balance, and the set is smaller. An additive rule
-    takes molecules as they come. They are split at random, with `seed`, into training, validation
-    and test part, by `fractions`. Unreadable SMILES are counted, and molecules with more than
-    `max_atoms` are skipped.
+    takes molecules as they come, and a signed one as many of each of its cases. They are split at
+    random, with `seed`, into training, validation and test part, by `fractions`. Unreadable SMILES
+    are counted, and molecules with more than `max_atoms` are skipped.
 
     Raises:
         ValueError: an unknown rule, a balance outside 0 to 1, or fewer than 10 molecules.
@@ -78,9 +78,11 @@ def rule_dataset(
     chance = random.Random(seed)
     order = list(smiles)
     chance.shuffle(order)
-    shares: dict[_Class, float] = (
-        {None: 1.0} if task.kind == "additive" else {True: balance, False: 1 - balance}
-    )
+    shares: dict[_Class, float] = {True: balance, False: 1 - balance}
+    if task.kind == "additive":
+        shares = {None: 1.0}
+    elif task.cases:
+        shares = dict.fromkeys(task.cases, 1 / len(task.cases))
     counts_wanted = {answer: round(size * share) for answer, share in shares.items()}
     rows, unreadable = _take(order, task, counts_wanted, max_atoms)
     total = min(len(rows[answer]) / share for answer, share in shares.items())
@@ -131,7 +133,7 @@ def _divides(truth: Truth) -> bool:
 
 
 _Row = tuple[str, Truth]
-_Class = bool | None  # the answer; None for all molecules of an additive rule
+_Class = bool | str | None  # the answer or case; None for all molecules of an additive rule
 
 
 def _take(
@@ -151,11 +153,15 @@ def _take(
                 unreadable += 1
                 continue
             truth = task.mark(mol)
-            answer = None if task.kind == "additive" else bool(truth.any())
+            answer: _Class = task.case(mol) if task.case else bool(truth.any())
+            answer = None if task.kind == "additive" else answer
+            if answer == "":  # the rule does not apply
+                continue
             if len(rows[answer]) < counts_wanted[answer]:
                 rows[answer].append((canonical, truth))
     return rows, unreadable
 
 
 def _class_name(answer: _Class) -> str:
-    return {True: "positives", False: "negatives", None: "molecules"}[answer]
+    names = {True: "positives", False: "negatives", None: "molecules"}
+    return repr(answer) if isinstance(answer, str) else names[answer]

@@ -18,7 +18,7 @@ from rdkit import Chem
 from rdkit.Chem import rdMolDescriptors
 from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 
-Truth = NDArray[Any]  # bool (N,) or float64 (N,)
+Truth = NDArray[Any]  # bool (N,), float64 (N,) or int8 (N,)
 Groups = list[tuple[int, ...]]  # atoms that make the answer yes together: a match, a ring, an atom
 
 HALOGENS = frozenset({9, 17, 35, 53, 85})
@@ -34,7 +34,9 @@ class RuleTask:
     `mark(mol)` returns the truth, one entry per atom in the molecule's order. For a "presence" task
     it is bool (N,): the atoms that make the answer yes, and none if the answer is no. Explanations
     can then be scored only on molecules with the answer yes, since a no has no true atoms. For an
-    "additive" task it is float64 (N,): every atom's signed share, in `unit`. `groups(mol)` returns
+    "additive" task it is float64 (N,): every atom's signed share, in `unit`. For a "signed" task it
+    is int8 (N,), +1 for atoms that speak for yes and -1 for those against; `case(mol)` then returns
+    which of its `cases` a molecule is, or "" if the rule does not apply. `groups(mol)` returns
     the true atoms as matches, rings or single atoms, which tell the true bonds. A rule that says
     nothing about bonds has None in its place.
     """
@@ -42,9 +44,11 @@ class RuleTask:
     name: str
     question: str
     mark: Callable[[Chem.Mol], Truth]
-    kind: Literal["presence", "additive"] = "presence"
+    kind: Literal["presence", "additive", "signed"] = "presence"
     unit: str = ""
     groups: Callable[[Chem.Mol], Groups] | None = None
+    cases: tuple[str, ...] = ()
+    case: Callable[[Chem.Mol], str] | None = None
 
     def true_bonds(self, mol: Chem.Mol | str) -> NDArray[np.bool_]:
         """Return the true bonds (M,) in the molecule's order: both ends are in one match or ring.
@@ -68,12 +72,14 @@ class RuleTask:
         return self.mark(_molecule(mol))
 
     def label(self, mol: Chem.Mol | str) -> bool | float:
-        """Return the answer: whether any atom is marked, or the sum of the shares."""
+        """Return the answer: whether atoms speak for yes and none against, or the sum of shares."""
         return self.label_of(self.truth(mol))
 
     def label_of(self, truth: Truth) -> bool | float:
         """Return the answer that follows from a truth (N,)."""
-        return bool(truth.any()) if self.kind == "presence" else float(truth.sum())
+        if self.kind == "additive":
+            return float(truth.sum())
+        return bool(truth.any() and not (truth < 0).any())
 
 
 def pattern_rule(name: str, question: str, *smarts: str) -> RuleTask:
@@ -105,16 +111,17 @@ def crippen_shares(mol: Chem.Mol) -> NDArray[np.float64]:
 
 
 def get_rule(rule: str | RuleTask) -> RuleTask:
-    """Return a rule by its name in `RULES`, or the rule itself.
+    """Return a rule by its name in `RULES` or `COMBINED_RULES`, or the rule itself.
 
     Raises:
         ValueError: there is no rule of this name.
     """
     if isinstance(rule, RuleTask):
         return rule
-    if rule not in RULES:
-        raise ValueError(f"unknown rule {rule!r}; the rules are {', '.join(RULES)}.")
-    return RULES[rule]
+    every = RULES | COMBINED_RULES
+    if rule not in every:
+        raise ValueError(f"unknown rule {rule!r}; the rules are {', '.join(every)}.")
+    return every[rule]
 
 
 def _molecule(mol: Chem.Mol | str) -> Chem.Mol:
@@ -190,5 +197,85 @@ RULES: dict[str, RuleTask] = {
         _presence("large-ring", f"Is there a ring of more than {LARGE_RING} atoms?", _large_rings),
         _presence("rings", f"Are there more than {MANY_RINGS} rings?", _many_rings),
         RuleTask("logp", "What is Crippen's logP?", crippen_shares, kind="additive"),
+    )
+}
+
+# Rules whose parts need each other, see RuleTask. Where both parts of an exclusive or are there,
+# each speaks against.
+FAR = 5  # bonds between two marks
+CHLORINE = 17
+_CARBOXYL = Chem.MolFromSmarts("C(=O)[OX2,OX1-]")
+_HYDROXYL = Chem.MolFromSmarts("[OX2H]")
+
+Atoms = set[int]
+Reading = tuple[str, dict[int, Atoms]]  # the case, and the atoms of each sign
+
+
+def _halogens(mol: Chem.Mol) -> list[Chem.Atom]:
+    return [atom for atom in mol.GetAtoms() if atom.GetAtomicNum() in HALOGENS]
+
+
+def _parts(mol: Chem.Mol, second: Chem.Mol) -> tuple[Atoms, Atoms, str]:
+    """Return the halogen atoms, the atoms of a second motif, and which of the two are there."""
+    a = {atom.GetIdx() for atom in _halogens(mol)}
+    b = {atom for match in mol.GetSubstructMatches(second) for atom in match}
+    return a, b, {(1, 1): "both", (1, 0): "A", (0, 1): "B"}.get((bool(a), bool(b)), "neither")
+
+
+def _xor(mol: Chem.Mol) -> Reading:
+    a, b, case = _parts(mol, _CARBOXYL)
+    return case, {-1 if case == "both" else 1: a | b}
+
+
+def _a_not_b(mol: Chem.Mol) -> Reading:
+    a, b, case = _parts(mol, _HYDROXYL)
+    return case, {1: a, -1: b if a else set()}
+
+
+def _alike(mol: Chem.Mol) -> Reading:
+    marks = _halogens(mol)
+    if len(marks) != 2:
+        return "", {}
+    first, second = marks
+    if Chem.GetDistanceMatrix(mol)[first.GetIdx(), second.GetIdx()] < FAR:
+        return "", {}
+    alike = first.GetAtomicNum() == second.GetAtomicNum()
+    return "alike" if alike else "different", {1 if alike else -1: {m.GetIdx() for m in marks}}
+
+
+def _two_chlorines(mol: Chem.Mol) -> Reading:
+    halogens = _halogens(mol)
+    if len(halogens) < 2:
+        return "", {}
+    counted = {atom.GetIdx() for atom in halogens if atom.GetAtomicNum() == CHLORINE}
+    case = ("none", "one", "two")[min(len(counted), 2)]
+    return case, {1: counted if case == "two" else set()}
+
+
+def _combined(
+    name: str, question: str, cases: tuple[str, ...], read: Callable[[Chem.Mol], Reading]
+) -> RuleTask:
+    def mark(mol: Chem.Mol) -> NDArray[np.int8]:
+        marked = np.zeros(mol.GetNumAtoms(), dtype=np.int8)
+        for sign, atoms in read(mol)[1].items():
+            marked[list(atoms)] = sign
+        return marked
+
+    return RuleTask(name, question, mark, kind="signed", cases=cases, case=lambda m: read(m)[0])
+
+
+FOUR = ("both", "A", "B", "neither")
+COMBINED_RULES: dict[str, RuleTask] = {
+    rule.name: rule
+    for rule in (
+        _combined("xor", "Is there a halogen or a carboxyl group, but not both?", FOUR, _xor),
+        _combined("a-not-b", "Is there a halogen, but no hydroxyl group?", FOUR, _a_not_b),
+        _combined("alike", "Are the two far halogens alike?", ("alike", "different"), _alike),
+        _combined(
+            "two-chlorines",
+            "Are two of the halogens chlorine?",
+            ("two", "one", "none"),
+            _two_chlorines,
+        ),
     )
 }

@@ -18,7 +18,7 @@ from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 from rdkit.SimDivFilters import LeaderPicker
 
-from .fingerprints import ecfp4_bits, similarities
+from .fingerprints import BitTable, ecfp4_bits
 
 Item = TypeVar("Item")
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -135,10 +135,10 @@ def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS)
     """
     bits = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in smiles]
     starts = LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR)
-    at_starts = [bits[start] for start in starts]
+    at_starts = BitTable([bits[start] for start in starts])
     groups: dict[int, list[int]] = {}
     for position, bits_of_molecule in enumerate(bits):
-        nearest = int(similarities(bits_of_molecule, at_starts).argmax())
+        nearest = int(at_starts.similarities(bits_of_molecule).argmax())
         groups.setdefault(nearest, []).append(position)
     return _by_groups(list(groups.values()), fractions, "clusters")
 

@@ -16,8 +16,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from rdkit import Chem
+from rdkit import Chem, rdBase
 from rdkit.Chem.MolStandardize import rdMolStandardize
+
+from graphxai.runtime.reading import packaged_rows
 
 from .as_given import MixtureError, Standardisation
 from .counter_ions import counter_ions, ion_name, solvents
@@ -34,18 +36,6 @@ _MAY_CHANGE = re.compile(r"[.+]|-\d*(?::\d+)?\]|\[\d*(?:Li|Na|K|Rb|Cs|Mg|Ca|Sr|B
 _SALT_METALS = "[Li,Na,K,Rb,Cs,Mg,Ca,Sr,Ba]"
 # Charges that stand alone, or that S and P need not have
 _CHARGE = "[+,-;!$([+;!S;!P]~[-]);!$([-]~[+;!S;!P])]"
-
-# Acids that are ionised in water at pH 7, the strongest first. The first atom has the proton.
-_ACIDS = (
-    "[OX2H1]S(=O)=O",
-    "[OX2H1][S,Se]=O",
-    "[OX2H1]P=O",
-    "[OX2H1]C=O",
-    "[nH1]1nnnc1",
-    "[nH1]1ncnn1",
-    "[NX3H1](S(=O)=O)C=O",
-    "[NX3H1](S(=O)=O)S(=O)=O",
-)
 
 # What has as many bonds without a charge as these have with one, while protons are put on others
 _STAND_IN = {5: 6, 15: 16, 33: 16, 51: 16}
@@ -112,7 +102,7 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
     changes: list[str] = []
     parent = mol
     if _needs_a_parent(mol):
-        compound = _compound_in(_neutral(mol), mol)
+        compound = _compound_in(neutral_form(mol), mol)
         if compound is not None:
             protonated, atoms, changes = compound
             parent = _balanced(protonated)
@@ -140,9 +130,13 @@ def _needs_a_parent(mol: Chem.Mol) -> bool:
     )
 
 
-def _neutral(mol: Chem.Mol) -> Chem.RWMol:
+def neutral_form(mol: Chem.Mol) -> Chem.RWMol:
     """Return a copy with the same atoms, in which protons have removed all charges they can."""
-    copy = Chem.RWMol(mol)
+    with rdBase.BlockLogs():  # RDKit writes a line for each molecule
+        return _uncharged(Chem.RWMol(mol))
+
+
+def _uncharged(copy: Chem.RWMol) -> Chem.RWMol:
     metals, dative, uncharger, balanced = _tools()
     if copy.HasSubstructMatch(_patterns()[1]):
         metals.DisconnectInPlace(copy)
@@ -158,6 +152,11 @@ def _neutral(mol: Chem.Mol) -> Chem.RWMol:
         _set(copy.GetAtomWithIdx(i), element, -1)
     Chem.SanitizeMol(copy)
     return copy
+
+
+def lone_charges(mol: Chem.Mol) -> list[int]:
+    """Return the charged atoms whose charge no neighbour balances, as those of a nitro group do."""
+    return [atom for (atom,) in mol.GetSubstructMatches(_patterns()[0])]
 
 
 def _set(atom: Chem.Atom, element: int, charge: int) -> None:
@@ -314,7 +313,9 @@ def _patterns() -> tuple[Chem.Mol, Chem.Mol]:
 
 @cache
 def _acids() -> tuple[Chem.Mol, ...]:
-    return tuple(map(Chem.MolFromSmarts, _ACIDS))
+    """Return the acids that are ionised beside a cation, the strongest first, at their atom."""
+    rows = packaged_rows(__package__, "ionisable_groups.csv")
+    return tuple(Chem.MolFromSmarts(row["smarts"]) for row in rows if row["balances"])
 
 
 @cache

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
 
+    from .fingerprints import BitTable
+
 LISTED = 5  # how many compounds a notebook shows
 FILE, HELD_OUT = "training.csv", "held_out.csv"
 # Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
@@ -149,9 +151,15 @@ class TrainingSet:
 
     def _similarities(self, mol: Mol) -> NDArray[np.float64]:
         """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
-        from .fingerprints import ecfp4_bits, similarities
+        from .fingerprints import ecfp4_bits
 
-        return similarities(ecfp4_bits(mol), self.fingerprints)
+        return self._bits.similarities(ecfp4_bits(mol))
+
+    @cached_property
+    def _bits(self) -> BitTable:
+        from .fingerprints import BitTable
+
+        return BitTable(self.fingerprints)
 
     @cached_property
     def smiles(self) -> tuple[str, ...]:
@@ -182,10 +190,12 @@ class TrainingSet:
 
 
 def training_set_of(model: Any) -> TrainingSet | None:
-    """Return the training set beside a model's checkpoint, or None if there is none.
+    """Return a model's training set, or that beside its checkpoint, or None if there is none.
 
     Raises ValueError if `training.csv` has no column `smiles`.
     """
+    if (known := getattr(model, "training_set", None)) is not None:
+        return known  # of a wrapped model, see `learned_from`
     folder = getattr(getattr(model, "origin", None), "folder", None)
     path = None if folder is None else Path(folder) / FILE
     if path is None or not path.is_file():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.changed_molecules import (
         ProfileCounterfactual as ProfileCounterfactual,
     )
+    from graphxai.chemistry.cliff_truth import evaluate_cliffs as evaluate_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
     from graphxai.chemistry.counterfactual_results import Counterfactuals as Counterfactuals
@@ -39,10 +40,13 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.fragments import Fragment as Fragment
     from graphxai.chemistry.fragments import Fragments as Fragments
     from graphxai.chemistry.fragments import fragments as fragments
+    from graphxai.chemistry.free_wilson import FreeWilson as FreeWilson
+    from graphxai.chemistry.free_wilson import free_wilson as free_wilson
     from graphxai.chemistry.matched_pairs import Cliff as Cliff
     from graphxai.chemistry.matched_pairs import Cliffs as Cliffs
     from graphxai.chemistry.matched_pairs import activity_cliffs as activity_cliffs
     from graphxai.chemistry.measurements import Measurements as Measurements
+    from graphxai.chemistry.modalities import Core as Core
     from graphxai.chemistry.profile_text import profile as profile
     from graphxai.chemistry.table_changes import MeasuredExchange as MeasuredExchange
     from graphxai.chemistry.table_changes import TableChanges as TableChanges
@@ -50,6 +54,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.table_changes import table_changes as table_changes
     from graphxai.contract.target import Target as Target
     from graphxai.contract.tasks import Task as Task
+    from graphxai.datasets.ionisation import Ionisation as Ionisation
+    from graphxai.datasets.ionisation import ionisation as ionisation
     from graphxai.datasets.molecules import RejectedRow as RejectedRow
     from graphxai.datasets.training_set import TrainingSet as TrainingSet
     from graphxai.datasets.training_set import training_set_of as training_set_of
@@ -58,6 +64,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.counterfactual_set import CounterfactualSet as CounterfactualSet
     from graphxai.evaluation.counterfactual_set import counterfactual_set as counterfactual_set
     from graphxai.evaluation.game import Game as Game
+    from graphxai.evaluation.game import fit_shares as fit_shares
     from graphxai.evaluation.game import game as game
     from graphxai.evaluation.model_check import ModelCheck as ModelCheck
     from graphxai.evaluation.report import Report as Report
@@ -76,8 +83,10 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.result import Picture as Picture
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table
+    from graphxai.learning.conformal import learned_from as learned_from
     from graphxai.learning.masked_atoms import MaskedAtoms as MaskedAtoms
     from graphxai.learning.masked_atoms import fit_masked_atoms as fit_masked_atoms
+    from graphxai.learning.processes.adapting import adapt as adapt
     from graphxai.learning.run import train as train
     from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings

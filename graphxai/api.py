@@ -34,7 +34,7 @@ from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.comparison import side_by_side
 from graphxai.explanation.compute import models
 from graphxai.explanation.compute.explaining import explanations_or_errors
-from graphxai.explanation.compute.lists import OnError, map_inputs
+from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
@@ -49,6 +49,7 @@ from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.interrupts import results_kept
+from graphxai.runtime.options import listed
 
 # A target by name, a class by number, or a pair of these, see `Target`.
 KnownTarget: TypeAlias = (
@@ -57,7 +58,7 @@ KnownTarget: TypeAlias = (
 AnyModel: TypeAlias = "Model | ModelName | str | Path"
 OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
 COMPARED = (DEFAULT_METHOD, "gradient_input", "gae")  # methods that `compare` takes by default
-COMPARED_OF_PROCESSES: Final = ("kernel", "gradient_input", "occlusion")
+COMPARED_OF_PROCESSES: Final = ("gradient_input", "occlusion")  # after their default method
 
 P = ParamSpec("P")
 M = TypeVar("M", contravariant=True)
@@ -93,6 +94,8 @@ def load(
     extra_features: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> Model:
     """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
+
+    "my.py:model" is the variable `model` of your file `my.py`, which is run.
 
     Models of molecules that were trained here bring each molecule to its parent, without
     counter-ions and solvents and neutral where it can be, and say what they changed.
@@ -178,7 +181,8 @@ def explain(
         wrt: the inputs of a wrapped model that get relevance, by the names of the graph's
             attributes, such as ("x", "edge_attr", "pe"). See `Explanation.relevance_of`. By default
             these are the nodes' features `x`, and for a chemprop model also its bonds `edge_attr`
-            if the method can explain them.
+            if the method can explain them. With "edge_index" each edge gets what its messages carry
+            in layers of PyG's `MessagePassing`, a mean over the layers (see `wrapping.messages`).
         node: for models with one output per node, the number of the node to explain. For
             `HeteroData` it is a type and a number. A list has a node for each input, or several
             nodes of a single graph.
@@ -204,8 +208,7 @@ def explain(
             be sent to the processes.
     """
     model = on_device(loaded(model), device)
-    if wrt is not None:
-        wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    wrt = None if wrt is None else listed(wrt, "wrt")
     explainer = get_explainer(method, model=model, **options)
     computation = partial(explanations_or_errors, explainer=explainer, target=target, wrt=wrt)
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
@@ -223,7 +226,7 @@ def explain(
             values,
             computation,
             "explaining",
-            strict=on_error == "raise" or not several,
+            strict=is_strict(on_error, several),
             progress=progress,
             workers=workers,
         )
@@ -282,7 +285,7 @@ def predict(
                 values,
                 partial(predictions_by_task, training=training_set_of(member)),
                 "predicting",
-                strict=on_error == "raise" or not several,
+                strict=is_strict(on_error, several),
                 progress=progress,
                 by=name if len(panel.models) > 1 else "",
             )
@@ -343,7 +346,7 @@ def pairs(
             values,
             computation,
             "explaining pairs",
-            strict=on_error == "raise" or not several,
+            strict=is_strict(on_error, several),
             progress=progress,
         )
     return collect(matrices) if several else matrices[0]
@@ -392,8 +395,10 @@ def compare(
     if target is not None and targets is not None:
         raise ValueError("give target= for one output, or targets= for several, but not both.")
     if methods is None and targets is None and len(panel.models) == 1:
-        attends = getattr(panel.models[0], "has_attention", True)
-        methods = (COMPARED if attends else COMPARED_OF_PROCESSES)[: 2 if difference else None]
+        (only,) = panel.models
+        without = (getattr(only, "default_method", None) or DEFAULT_METHOD, *COMPARED_OF_PROCESSES)
+        attends = getattr(only, "has_attention", True)
+        methods = (COMPARED if attends else without)[: 2 if difference else None]
     explanations = []
     with cached_passes(most=3):  # a copy in double precision, its pass, and the model's pass
         for member in panel.models:

@@ -1,14 +1,14 @@
-"""Change the core in small ways, and list the changes that no test notices.
+"""Change modules in small ways, and list the changes that no test notices.
 
-    python tests/mutants.py                       # 40 changes of each module, two hours
-    python tests/mutants.py --sample 10 rules/conservative.py
     python tests/mutants.py --everywhere 300      # drawn from all modules, by their lines
+    python tests/mutants.py                       # 40 of each module of the core, two hours
+    python tests/mutants.py --sample 10 rules/conservative.py
 
 Cosmic Ray makes the changes in a copy of the last commit, one at a time, and the tests named in
 `SUBJECTS` are run for each. For other modules these are the test files that name most of what the
-module defines, then those that name what its importers define. Changes of types and of identities
-are left out. The same seed draws the same changes. `mutants_without_effect.toml` lists changes that
-no test can notice, each with the reason.
+module defines, and those that name most of what its importers define. Changes of types and of
+identities are left out. The same seed draws the same changes. `mutants_without_effect.toml` lists
+changes that no test can notice, each with the reason.
 
 What was tried is kept in `.mutants/`. A second run of an unchanged module goes on where the first
 one was stopped, and then tries the changes again that no test noticed.
@@ -91,7 +91,7 @@ SUBJECTS = {
 }
 # `X | None` is a type nearly everywhere, and `==` for `is` makes no difference where it is used.
 LIMIT = 300  # seconds for the tests of one change, if they take a fifth of that without it
-MOST_FILES = 4  # of tests of a module for which none are named
+MOST_FILES = 4  # of tests of a module for which none are named, and as many of its importers'
 LEFT_OUT = ("BinaryOperator_BitOr", "ExceptionReplacer", "RemoveDecorator", "_Is")
 KEPT = ("ReplaceComparisonOperator_Is_IsNot", "ReplaceComparisonOperator_IsNot_Is")
 
@@ -187,7 +187,7 @@ def tests_of(module: str) -> tuple[str, ...]:
     texts = {each: (Path("graphxai") / each).read_text(encoding="utf-8") for each in modules()}
     importers = [each for each, text in texts.items() if importing.search(text)]
     near, far = naming([module]), naming(importers)
-    chosen = list(dict.fromkeys((*near[:MOST_FILES], *far)))[:MOST_FILES]
+    chosen = dict.fromkeys((*near[:MOST_FILES], *far[:MOST_FILES]))
     return tuple(chosen) or ("test_api.py", "cli/test_cli.py")
 
 

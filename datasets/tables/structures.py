@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rdkit import Chem, rdBase
 
-from ..canonical_form import smiles_with_groups
+from ..canonical_form import DrawnSmiles
 from ..molecule_reading import MoleculeError, shortened
 from .dialect import LATIN, encoding_of
 from .opening import HEAD, TableError, opened
@@ -47,10 +47,14 @@ class StructureRecord:
 
     @property
     def smiles(self) -> str:
-        """Return the canonical SMILES, or raise the error of a molecule that cannot be read."""
+        """Return the canonical SMILES with the coordinates of the record.
+
+        Raises:
+            MoleculeError: the molecule cannot be read.
+        """
         if isinstance(self.mol, MoleculeError):
             raise self.mol
-        return smiles_with_groups(self.mol)
+        return DrawnSmiles.of(self.mol)
 
 
 def read_structures(path: Path) -> Iterator[StructureRecord]:

@@ -35,7 +35,8 @@ from graphxai.explanation.labelled import short_text
 
 from .fragment_table import FragmentTable
 from .fragments import REST, Fragments, fragments
-from .schemes import Scheme
+from .modalities import Core
+from .schemes import AUTO, Scheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -325,7 +326,7 @@ def audit(
     model: "Model | str | Path",
     inputs: Any,
     labels: "Sequence[Any] | str | None" = None,
-    parts: "Scheme | Sequence[Mapping[str, Any]]" = "brics",
+    parts: "Scheme | Sequence[Mapping[str, Any]]" = AUTO,
     method: Method | None = None,
     *,
     target: KnownTarget = None,
@@ -382,7 +383,9 @@ def audit(
     values, _ = as_list(inputs)
     if len(values) != len(read):
         raise ValueError(f"{len(read)} labels for {len(values)} inputs.")
-    each: list[Any] = list(parts) if _is_list_of_parts(parts) else [parts] * len(values)
+    each: list[Any] = [parts] * len(values)
+    if not isinstance(parts, str | Mapping | Core) and all(isinstance(p, Mapping) for p in parts):
+        each = list(parts)
     if len(each) != len(values):
         raise ValueError(f"parts of {len(each)} inputs for {len(values)} inputs.")
     run: dict[str, Any]
@@ -394,7 +397,3 @@ def audit(
             name = explanation.smiles or str(place)
             evidence.add(fragments(explanation, each[place]), label, name)
     return evidence.audit(at_least=at_least, seed=seed)
-
-
-def _is_list_of_parts(parts: Any) -> bool:
-    return not isinstance(parts, str | Mapping) and all(isinstance(p, Mapping) for p in parts)

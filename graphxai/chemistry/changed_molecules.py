@@ -18,6 +18,7 @@ from graphxai.explanation.html import fields_html
 from graphxai.explanation.prediction import Prediction, table_cells
 
 from .desirability import DesirabilityScore
+from .matched_pairs import ShrunkenMean
 from .measurements import Measured, Measurements, sentence_about
 from .neighbours import Way
 
@@ -36,6 +37,8 @@ class ChangedMolecule:
         accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009). None where RDKit
             comes without it.
         alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
+        expected: for an exchange of measured pairs, the change that they lead one to expect, by
+            property.
     """
 
     smiles: str
@@ -44,6 +47,7 @@ class ChangedMolecule:
     way: Way
     front: int
     measured: Any
+    expected: Mapping[str, ShrunkenMean]
 
     @property
     def changes(self) -> str:
@@ -53,7 +57,24 @@ class ChangedMolecule:
     @property
     def measured_sentence(self) -> str:
         """What was measured for the change, or "" without a table."""
-        return sentence_about(self.measured)
+        return self._expected_first(sentence_about(self.measured))
+
+    def _expected_first(self, sentence: str) -> str:
+        """Return a sentence about measured values after what is expected from measured pairs."""
+        several = len(self.expected) > 1
+        means = (f"{f'{name} ' * several}{mean}" for name, mean in self.expected.items())
+        told = ", ".join(means)
+        return "; ".join(filter(None, (f"expected {told}" if told else "", sentence)))
+
+    @property
+    def _expected_columns(self) -> dict[str, Any]:
+        """The cells of what is expected from measured pairs."""
+        several = len(self.expected) > 1
+        return {
+            f"{f'{name}_' * several}expected_change{end}": cell
+            for name, mean in self.expected.items()
+            for end, cell in (("", mean.mean), ("_low", mean.low), ("_high", mean.high))
+        }
 
     def compared(self, start: str, tables: Mapping[str, Measurements]) -> Self:
         """Return the change with what was measured of each property, from the SMILES before it."""
@@ -98,6 +119,7 @@ class Counterfactual(ChangedMolecule):
     alerts: tuple[str, ...] = ()
     measured: Measured | None = None
     isomers: tuple[tuple[str, Prediction], ...] = ()
+    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the change in one line of text; `columns` has everything else."""
@@ -114,7 +136,7 @@ class Counterfactual(ChangedMolecule):
     @property
     def measured_sentence(self) -> str:
         """What was measured for the change, or "" without a table."""
-        return self.measured.sentence if self.measured else ""
+        return self._expected_first(self.measured.sentence if self.measured else "")
 
     def _told(self, about: dict[str, Measured]) -> Measured | None:
         return next(iter(about.values()), None)
@@ -164,6 +186,7 @@ class Counterfactual(ChangedMolecule):
             "predicted_change": self.predicted_change,
             "predicted_change_low": low,
             "predicted_change_high": high,
+            **self._expected_columns,
             **(self.measured.columns if self.measured else {}),
             "similarity": self.similarity,
             "front": self.front,
@@ -212,6 +235,7 @@ class ProfileCounterfactual(ChangedMolecule):
     alerts: tuple[str, ...] = ()
     isomers: tuple[tuple[str, float], ...] = ()
     measured: Mapping[str, Measured] = field(default_factory=dict)
+    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"ProfileCounterfactual({self.changes}: {self.score}, {self.smiles})"
@@ -234,11 +258,14 @@ class ProfileCounterfactual(ChangedMolecule):
     @property
     def columns(self) -> dict[str, Any]:
         """The cells of its row in a table, by column."""
+        low, high = self.score.interval or (None, None)
         cells = {
             "smiles": self.smiles,
             "changes": self.changes,
             "source": self.source,
             **self.score.columns,
+            "desirability_low": low,
+            "desirability_high": high,
             "goals_met": self.score.met,
             "sure": self.sure,
             "front": self.front,
@@ -248,11 +275,13 @@ class ProfileCounterfactual(ChangedMolecule):
         for name, prediction in self.predictions.items():
             if prediction.value is not None and (was := self.before[name].value) is not None:
                 cells[f"{name}_change"] = prediction.value - was
+                if ends := prediction.change_since(self.before[name]):
+                    cells[f"{name}_change_low"], cells[f"{name}_change_high"] = ends
         isomers = "; ".join(f"{smiles} {value:.2f}" for smiles, value in self.isomers)
         more = {"accessibility": self.accessibility, "alerts": "; ".join(self.alerts)}
         for name, known in self.measured.items():
             cells |= {f"{name}_{column}": cell for column, cell in known.columns.items()}
-        return cells | more | {"isomers": isomers}
+        return cells | self._expected_columns | more | {"isomers": isomers}
 
 
 Changed = TypeVar("Changed", Counterfactual, ProfileCounterfactual)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import KnownTarget, explain, load
-from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -249,7 +248,7 @@ def contrast(
     model: "Model | str | Path",
     a: Any,
     b: Any,
-    method: Method = DEFAULT_METHOD,
+    method: Method | None = None,
     *,
     target: KnownTarget = None,
     timeout: float = 10.0,

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from rdkit.Chem import MolFromSmiles, MolToSmiles
 
 from graphxai.api import explain
-from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.explainers.registry import Method
 from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import PANEL, SATURATED
+from graphxai.explanation.explanations import PANEL, saturated_limit
 from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
@@ -165,10 +164,9 @@ class ChangedMolecules(Result, Sequence[Any]):
 
         values, briefs = self._panels()
         every = np.concatenate(values)
-        limit = float(np.quantile(np.abs(every), SATURATED)) or None
-        colours = Scale.chosen(scale or limit, *values, palette=palette)
+        colours = Scale.chosen(scale or saturated_limit(every), *values, palette=palette)
         start, *others = self._mols
-        first = laid_out(start)
+        first = laid_out(start, keep=True)
         drawn: list[tuple[Mol, list[int]]] = [(first, [])]
         for mol, part in zip(others, self._common_parts, strict=True):
             kept: Any = [] if part is None else part.same[:, 1]
@@ -227,7 +225,7 @@ class Counterfactuals(ChangedMolecules):
         reach = f"{self.successes:,} reach {self.goal.aim}{sure}"
         return f"{tried}, {reach}, the first was number {self.first}"
 
-    def contrast(self, index: int, method: Method = DEFAULT_METHOD) -> Contrast:
+    def contrast(self, index: int, method: Method | None = None) -> Contrast:
         """Explain the molecule against one counterfactual, to see what the change does."""
         target = self.goal.target
         molecule = self.explanation.smiles
@@ -389,7 +387,9 @@ class ProfileCounterfactuals(ChangedMolecules):
             more = ["", "", ""]
             if each is not self:
                 more = [f"{each.similarity:.2f}", "; ".join(each.alerts), each.measured_sentence]
-            cells = [name, each.smiles, f"{each.score.overall or 0:.2f}", *known, *more]
+            within = " to ".join(f"{end:.2f}" for end in each.score.interval or ())
+            overall = f"{each.score.overall or 0:.2f}{f' ({within})' * bool(within)}"
+            cells = [name, each.smiles, overall, *known, *more]
             rows.append(cells[: len(head)])
         return table_html(head, rows)
 

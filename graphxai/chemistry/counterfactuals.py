@@ -9,6 +9,8 @@ they are the desirabilities of the properties.
 """
 
 import random
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -24,21 +26,28 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.runtime.interrupts import Interrupted
+from graphxai.runtime.notices import warn
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
 
+from . import SearchKeywords, SearchSettings
 from .changed_molecules import counts, feasibility
 from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .measurements import Measurements
+from .names import ring_name, ring_systems
 from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
 from .objectives import SearchObjective, SingleObjective
-from .settings import SearchKeywords, SearchSettings
 from .transformations import Change
 
 MeasuredValues: TypeAlias = Measurements | Mapping[str, float] | str | Path
 MeasuredOfSeveral: TypeAlias = Mapping[str, Measurements | Mapping[str, float]] | str | Path
 OneModel: TypeAlias = "Model | str | Path"
 Best: TypeAlias = Callable[[], Any]
+# what a task is called that a series of compounds is made for
+_POTENCY = re.compile(
+    r"\bp?(IC|EC|AC|DC|ED|GI|MIC)_?\d*\b|\bp?K[id]\b|inhibit|active|activity|potency|affinity|binding",
+    re.I,
+)
 
 
 @overload
@@ -77,11 +86,14 @@ def counterfactuals(
     Neighbours that reach the goal are returned in the order of their Pareto fronts (distance beyond
     the goal, similarity to the molecule, similarity to the training set). If none reaches it, those
     nearest to it are returned. The best at each site of the molecule come first. Where a change
-    makes a stereocentre, each isomer is predicted, and the worst of them counts.
+    makes a stereocentre, each isomer is predicted, and the worst of them counts. With `measured`,
+    every other one is an exchange of measured pairs, in the order of the mean change that these
+    lead one to expect. No change makes an unstable group (`transformation_table.UNSTABLE`).
 
     For a list of models, `towards` joins goals for their properties, as `gx.profile` reads them:
-    "pIC50 > 7.5, log D 1 to 3". The results are then the neighbours that are more desirable than
-    the molecule, in the order of the Pareto fronts of their desirabilities.
+    "pIC50 > 7.5, log D 1 to 3". The results are then neighbours that are more desirable than the
+    molecule, the most desirable first; those on the first Pareto fronts of the desirabilities are
+    chosen. If no goal is about potency, a warning counts results that lose a ring system.
 
     Args:
         model: from `load` or `wrap`, or a name, or a list of these.
@@ -90,8 +102,8 @@ def counterfactuals(
             several tasks. A number is the value to cross, from the side where the molecule lies.
         n: how many counterfactuals to return.
         keep: a SMARTS pattern, or numbers of atoms, that stay as they are.
-        sources: any of "transformations", "fragments" (BRICS) and "selfies" (needs the package
-            selfies).
+        sources: any of "measured" (exchanges of the pairs in `measured`, at the same kind of atom),
+            "transformations", "fragments" (BRICS) and "selfies" (needs the package selfies).
         predictions: how many neighbours are predicted at most.
         steps: how many changes may follow each other. If fewer than n neighbours reach the goal,
             the neighbours of those nearest to it are tried too.
@@ -125,7 +137,27 @@ def counterfactuals(
                 raise
             raise Interrupted(f"after {done} neighbours", so_far()) from None
     results: Counterfactuals | ProfileCounterfactuals = so_far()
+    goals = results.profile.goals if hasattr(results, "profile") else (results.goal,)
+    if not settings.keep and not any(_POTENCY.search(f"{g.of.task.name} {g.label}") for g in goals):
+        _warn_of_lost_rings(molecule, [each.smiles for each in results])
     return results
+
+
+def _warn_of_lost_rings(molecule: Any, suggested: Sequence[str]) -> None:
+    """Warn if suggestions lose a ring system of the molecule, which a series may be about."""
+    first = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
+    before, *others = (
+        Counter(ring_name(mol, atoms) or "ring system" for atoms in ring_systems(mol))
+        for mol in (first, *map(Chem.MolFromSmiles, suggested))
+    )
+    lost = [+(before - after) for after in others]
+    if any(lost):
+        warn(
+            f"{sum(map(bool, lost))} of {len(lost)} suggestions lose a ring system of the molecule"
+            f" ({', '.join(sum(lost, Counter()))}), and no goal is about potency: add potency to"
+            " the goal, or name with keep= what must stay.",
+            stacklevel=3,
+        )
 
 
 @accepts(SearchSettings)
@@ -158,9 +190,13 @@ def _searched(
     kind = SearchObjective if is_several(model) else SingleObjective
     loaded = load(model) if isinstance(model, str | Path) else model
     objective = kind.of(loaded, molecule, towards, settings.sure, measured)
+    if sources == ("measured",) and not objective.tables:
+        raise ValueError("the source 'measured' needs measured=: a table, or values by SMILES.")
     training = training_set_of(ModelPanel.of(objective.models).models[0])
     rng = random.Random(settings.seed)
-    neighbourhood = Neighbourhood(sources, settings.guided, rng, settings.seed, training)
+    neighbourhood = Neighbourhood(
+        sources, settings.guided, rng, settings.seed, training, objective.tables, objective.promise
+    )
     mol = objective.mol
     kept, seen = kept_atoms(mol, settings.keep), {Chem.MolToSmiles(mol)}
     tried: list[Any] = []
@@ -169,7 +205,7 @@ def _searched(
         """Add accessibility, new alerts and measured values to the best, and return the result."""
         start, judged = Chem.MolToSmiles(mol), []
         _, before = feasibility(start)
-        for each in objective.chosen(tried)[:n]:
+        for each in objective.chosen(tried, n):
             effort, alerts = feasibility(each.smiles)
             new = tuple(alert for alert in alerts if alert not in before)
             added = replace(each, accessibility=effort, alerts=new)
@@ -215,5 +251,6 @@ def _predicted(part: Sequence[tuple[Change, Way]], objective: SearchObjective) -
             "atoms": change.atoms,
             "similarity": TanimotoSimilarity(bits, ecfp4_bits(Chem.MolFromSmiles(smiles))),
             "way": way,
+            "expected": change.expected,
         }
         yield objective.candidate(changed, outcome, each if len(each) > 1 else [])

@@ -113,6 +113,14 @@ class PropertyGoal:
         value = self.value(prediction)
         return value if self.label is not None else self.curve(value)
 
+    def within(self, prediction: Prediction) -> tuple[float, float]:
+        """Return the lowest and highest desirability in the interval of a prediction."""
+        if self.label is not None or (interval := prediction.interval) is None:
+            return (self.desirability(prediction),) * 2
+        low, high = sorted(map(self.curve, interval))
+        reached = interval[0] <= self.curve.one_to and interval[1] >= self.curve.one_from
+        return low, 1.0 if reached else high
+
     def distance(self, prediction: Prediction) -> float:
         """Return how far beyond the goal a prediction lies, negative on the wrong side.
 
@@ -179,6 +187,11 @@ class JudgedProperty:
         return None if self.prediction is None else self.goal.desirability(self.prediction)
 
     @property
+    def outcome(self) -> str:
+        """How near the goal is: "met", "near" with a desirability of a half, or else "missed"."""
+        return "met" if self.met else "near" if (self.desirability or 0) >= 0.5 else "missed"
+
+    @property
     def met(self) -> bool:
         """Whether the goal is met."""
         return self.prediction is not None and self.goal.met(self.prediction)
@@ -200,6 +213,18 @@ class DesirabilityScore:
         return geometric_mean(
             [part.desirability for part in self.parts], [part.goal.weight for part in self.parts]
         )
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The overall desirability with all properties at the worst, and the best, ends of their
+        intervals, or None if a prediction is missing.
+        """
+        if any(part.prediction is None for part in self.parts):
+            return None
+        weights = [part.goal.weight for part in self.parts]
+        ends = zip(*(p.goal.within(p.prediction) for p in self.parts if p.prediction), strict=True)
+        worst, best = (geometric_mean(each, weights) or 0.0 for each in ends)
+        return worst, best
 
     @property
     def desirabilities(self) -> tuple[float, ...]:

@@ -8,17 +8,21 @@ fragment is averaged over random orders of the fragments, each paired with its r
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.api import load, pretrained_models
 from graphxai.contract.inputs import prepare_for
-from graphxai.evaluation.game import game_of
+from graphxai.evaluation.game import Game, game_of
+from graphxai.explainers import get_explainer
+from graphxai.explainers.orders import all_coalitions
+from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
+from graphxai.visualization.text import minus_signs
 from graphxai.wrapping.removal import Operator
 
 NAME = "fragment_shapley"  # the method's name in explanations by such values
@@ -27,7 +31,20 @@ ORDERS = 64  # orders sampled for more fragments; every second one reverses the 
 SAME = 1e-3  # relative difference between the model's output and the explained one
 
 Values = NDArray[np.float64]
-Game = Callable[[NDArray[np.bool_]], Values]  # values (K,) of coalitions (K, M)
+GameOfParts = Callable[[NDArray[np.bool_]], Values]  # values (K,) of coalitions (K, M)
+
+
+class WithoutPart(NamedTuple):
+    """The output without a part: what `shares` say (`Explanation.value_of`), and what was measured.
+
+    `str` writes both.
+    """
+
+    said: float
+    measured: float
+
+    def __str__(self) -> str:
+        return minus_signs(f"without it {self.said:+z.2f}, measured {self.measured:+z.2f}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +90,24 @@ def fragment_values(
 
     The other arguments are as for `fragments`.
     """
+    game = game_of_parts(explanation, parts, model, graph, operator)
+    if len(parts) <= EXACT:
+        return exact(game, len(parts), operator)
+    return sampled(game, len(parts), operator, seed)
+
+
+def game_of_parts(
+    explanation: Explanation,
+    parts: Sequence[Sequence[int]],
+    model: "Model | str | None",
+    graph: Any,
+    operator: Operator,
+) -> Game:
+    """Return the explained output as a game of parts (atom indices), see `graphxai.game`.
+
+    Raises:
+        ValueError: the model has to be passed, or it is not the one that was explained.
+    """
     name = explanation.provenance.get("model")
     if model is None and name not in pretrained_models():
         raise ValueError(
@@ -91,9 +126,31 @@ def fragment_values(
             f"the model's output for this molecule is {whole:.4g}, but the explanation is of"
             f" {explained:.4g}: pass the model= and the graph= that were explained."
         )
-    if len(parts) <= EXACT:
-        return exact(game, len(parts), operator)
-    return sampled(game, len(parts), operator, seed)
+    return game
+
+
+def shared_out(
+    explanation: Explanation,
+    parts: Sequence[Sequence[int]],
+    model: "Model | str | None",
+    graph: Any,
+    operator: Operator,
+) -> tuple[Explanation, list[WithoutPart]]:
+    """Return the explanation by `shares`, and the output without each of the parts.
+
+    The arguments are as for `fragments`. An explanation by `shares` is returned as it is.
+    """
+    game = game_of_parts(explanation, parts, model, graph, operator)
+    if explanation.ledger is None or explanation.ledger.group_error is None:
+        target = explanation.wanted
+        made = explain_prepared(
+            game.model, [(0, game.data)], get_explainer("shares"), target=target
+        )
+        ((_, explanation),) = made
+    measured = game(~np.eye(len(parts), dtype=bool))
+    rest = [set(range(len(explanation))) - set(part) for part in parts]
+    said = [explanation.value_of(nodes) for nodes in rest]
+    return explanation, [WithoutPart(*pair) for pair in zip(said, measured.tolist(), strict=True)]
 
 
 def valued(
@@ -135,23 +192,14 @@ def valued(
     )
 
 
-def exact(game: Game, m: int, operator: str = "mask") -> FragmentValues:
-    """Compute the values of m players from all 2^m coalitions (Shapley 1953).
-
-    `phi_i = sum over S without i of |S|! (m - |S| - 1)! / m! (v(S and i) - v(S))`
-    """
-    numbers = np.arange(2**m)
-    chosen = (numbers[:, None] >> np.arange(m) & 1).astype(bool)  # (2^m, m)
+def exact(game: GameOfParts, m: int, operator: str = "mask") -> FragmentValues:
+    """Compute the values of m players from all 2^m coalitions, see `all_coalitions`."""
+    chosen, weights = all_coalitions(m)
     v = game(chosen)
-    weight = np.array([1 / (m * math.comb(m - 1, size)) for size in range(m)])
-    values = np.empty(m)
-    for i in range(m):
-        without = numbers[~chosen[:, i]]
-        values[i] = weight[chosen[without].sum(1)] @ (v[without + 2**i] - v[without])
-    return FragmentValues(values, float(v[-1]), float(v[0]), len(v), operator)
+    return FragmentValues(v @ weights, float(v[-1]), float(v[0]), len(v), operator)
 
 
-def sampled(game: Game, m: int, operator: str = "mask", seed: int = 0) -> FragmentValues:
+def sampled(game: GameOfParts, m: int, operator: str = "mask", seed: int = 0) -> FragmentValues:
     """Average the gains of m players over `ORDERS` random orders, antithetic (Castro 2009).
 
     The values sum to `whole - empty` exactly, for any number of orders.

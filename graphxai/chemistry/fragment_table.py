@@ -6,6 +6,7 @@ plus 8 bytes per compound for a hash that recognises duplicates.
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from rdkit import Chem
 from graphxai.explanation.explanation import Explanation
 
 from .fragments import REST, Fragments, fragments
-from .schemes import Scheme
+from .schemes import AUTO, Scheme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ COLUMNS = (
     *("molecules", "count", "examples"),
 )
 EXAMPLES = 3
-BY_STRUCTURE = ("brics", "components")  # schemes whose fragments are known by SMILES
+BY_STRUCTURE = ("brics", "components", "protac")  # schemes whose fragments are known by SMILES
 WAYS = 1000  # ways to write one fragment; beyond this, rare ones are dropped
 
 
@@ -133,12 +134,14 @@ class Tally:
 class FragmentTable:
     """The relevance of every fragment over the molecules added so far, see `fragment_table`.
 
-    `molecules` is the number of different molecules that were added.
+    `molecules` is the number of different molecules that were added, and `schemes` says how many of
+    them were divided by each scheme: "auto" chooses for each molecule.
     """
 
-    def __init__(self, scheme: Scheme = "brics") -> None:
+    def __init__(self, scheme: Scheme = AUTO) -> None:
         self.scheme = scheme
         self.molecules = 0
+        self.schemes: Counter[str] = Counter()
         self._tallies: dict[str, Tally] = {}
         self._seen: set[int] = set()
         self._explained: tuple[str, str, str] | None = None
@@ -165,7 +168,8 @@ class FragmentTable:
         else:
             parts = fragments(explanation, self.scheme)
         explanation = parts.explanation
-        explained = (explanation.method, explanation.target, parts.scheme)
+        scheme = AUTO if self.scheme == AUTO else parts.scheme
+        explained = (explanation.method, explanation.target, scheme)
         if self._explained not in (None, explained):
             raise ValueError(
                 "a table holds one method and target in one scheme; this one holds"
@@ -190,6 +194,7 @@ class FragmentTable:
         for key, occurrences in inside.items():
             self._tallies[key].add(occurrences, self.molecules, example)
         self.molecules += 1
+        self.schemes[parts.scheme] += 1
         return {key: math.fsum(value for value, _ in each) for key, each in inside.items()}
 
     def to_frame(self, *, minimum: int = 1) -> "pd.DataFrame":
@@ -212,7 +217,7 @@ class FragmentTable:
 
 def fragment_table(
     explanations: Iterable[Explanation | Fragments | None],
-    scheme: Scheme = "brics",
+    scheme: Scheme = AUTO,
     *,
     minimum: int = 1,
 ) -> "pd.DataFrame":

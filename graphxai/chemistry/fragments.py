@@ -2,6 +2,7 @@
 
     gx.fragments(explanation, "brics")
     gx.fragments(explanation, method="shapley")
+    gx.fragments(explanation, method="shares")
     gx.fragment_table(explanations, "groups")
 
 Every atom belongs to exactly one part. Where bonds were explained too, a bond inside a part belongs
@@ -21,8 +22,9 @@ from graphxai.runtime.device import on_cpu_by_default
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
+from .modalities import Part
 from .names import cut_smiles, name_in_words
-from .schemes import SCHEME_TITLES, Part, Scheme, named_scheme, parts_of_graph
+from .schemes import AUTO, SCHEME_TITLES, Scheme, named_scheme, parts_of_graph
 from .substituents import fragment_name, substituent_name
 
 if TYPE_CHECKING:
@@ -34,12 +36,12 @@ if TYPE_CHECKING:
     from graphxai.visualization.fragments import Interactions
     from graphxai.wrapping.removal import Operator
 
-    from .fragment_shapley import FragmentValues
+    from .fragment_shapley import FragmentValues, WithoutPart
 
 REST = "rest"  # the atoms that no pattern covers
 NO_MOLECULE = "fragments are parts of a molecule or of a graph with edges, but this input has none."
 
-FragmentMethod = Literal["sum", "shapley"]  # how the value of a fragment is computed
+FragmentMethod = Literal["sum", "shapley", "shares"]  # how the value of a fragment is computed
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Fragment(Drawing):
         scheme: how the molecule was divided.
         unsigned: as in `Explanation`.
         error: the standard error of a sampled Shapley value, otherwise None.
+        without: with method "shares", the output without this part: `said` by f(none), the shares
+            of the other atoms and the curve of size, and `measured` by removing it. None with
+            other methods.
     """
 
     name: str
@@ -64,6 +69,14 @@ class Fragment(Drawing):
     scheme: str
     unsigned: str = ""
     error: float | None = None
+    without: "WithoutPart | None" = None
+
+    @property
+    def note(self) -> str:
+        """What the picture says beside its value: its standard error, or the output without it."""
+        if self.without is not None:
+            return str(self.without)
+        return "" if self.error is None else f"± {self.error:.2g} standard error"
 
     @property
     def per_atom(self) -> float:
@@ -132,15 +145,18 @@ class Fragments(Result, Sequence[Fragment]):
 
         The column per_atom is the relevance divided by the number of atoms, and atoms lists their
         indices, separated by spaces. Sampled Shapley values have their standard errors in a further
-        column, `error`.
+        column, `error`. With method "shares", the columns `without` and `without_measured` have the
+        output without the fragment.
         """
         import pandas as pd
 
         rows = [
             (p.name, p.smiles, p.relevance, p.per_atom, " ".join(map(str, p.atoms)), p.error)
+            + (p.without or (None, None))
             for p in self
         ]
         columns = ["name", "smiles", "relevance", "per_atom", "atoms", "error"]
+        columns += ["without", "without_measured"]
         frame = pd.DataFrame(rows, columns=columns).replace({"smiles": {"": None}})
         return frame.dropna(axis=1, how="all") if len(frame) else frame
 
@@ -185,6 +201,7 @@ class Fragments(Result, Sequence[Fragment]):
         values += [value for *_, value in checked_interactions(interactions, len(self))]
         fitted = Scale.chosen(scale, values, palette=palette)
         options["scale"] = explanation.scale(fitted)
+        options["notes"] = [part.note for part in self]
         if explanation.molecule is None and explanation.drawn is not None:
             if interactions is not None:
                 raise ValueError("interactions are drawn between parts of a molecule only.")
@@ -209,7 +226,7 @@ def listed_names(parts: Fragments) -> list[str]:
 @on_cpu_by_default
 def fragments(
     explanation: Explanation,
-    scheme: Scheme = "brics",
+    scheme: Scheme = AUTO,
     method: FragmentMethod = "sum",
     *,
     model: "Model | str | None" = None,
@@ -222,31 +239,39 @@ def fragments(
     A sum has the relevance of a part's atoms. Where bonds were explained too, as for models of
     chemprop, it also has that of the bonds inside, and half of that of each bond that was cut.
 
-    The schemes "brics" and "scaffold" divide the whole molecule. All others put the atoms that no
-    pattern covers into one part, "rest". A match that shares an atom with an earlier match is
-    dropped. Functional groups are matched from the largest to the smallest, then in the order of
-    `name_tables.NAMED_GROUPS`. Your patterns are matched in the order in which you list them.
-    Matches of one pattern are ordered by RDKit's canonical ranks, so the atom numbering does not
-    matter.
+    The schemes "brics", "scaffold" and "residues" divide the whole molecule. All others put the
+    atoms that no pattern covers into one part, "rest". A match that shares an atom with an earlier
+    match is dropped. Functional groups are matched from the largest to the smallest, then in the
+    order of `functional_groups.csv`. Your patterns are matched in the order in which you list
+    them. Matches of one pattern are ordered by RDKit's canonical ranks, so the atom numbering does
+    not matter.
 
     Shapley values (Shapley 1953) are those of the parts for the output that was explained, whatever
     method explained it. They sum to the output minus the output without any atom. Up to 10 parts
     they are exact, from all coalitions. For more parts they are means over 64 random orders, and
     each has a standard error.
 
+    Shares say what is left without a part: "without it" is f(none), the shares of the other atoms
+    and the curve of their number (see `explainers.shares`). Beside it stands the output that the
+    model gives when the part is removed.
+
     Args:
         explanation: explanation of a molecule.
-        scheme: "brics", the pieces left after cutting BRICS bonds (Degen 2008); "scaffold", the
-            Murcko scaffold (Bemis 1996) and each side chain; "rings", ring systems; "groups",
-            functional groups; "components", the molecules of a mixture; or SMARTS patterns, as a
-            list or as {name: SMARTS}. A graph that is no molecule is divided into "communities" of
-            largest modularity (Clauset 2004), connected "components", or your parts {name: numbers
-            of nodes}, which may also be tokens of a text.
-        method: "sum" adds the relevance of atoms and bonds; "shapley" asks the model.
-        model: the model explained, for "shapley"; a bundled model need not be passed.
-        graph: the graph that was explained, for "shapley". It is needed where the molecule alone
+        scheme: "auto" is "residues" for peptides, "protac" for degraders and "brics" for all else;
+            the result has the `scheme` that was chosen. "brics", the pieces left after cutting
+            BRICS bonds (Degen 2008); "scaffold", the Murcko scaffold (Bemis 1996) and each side
+            chain; "rings", ring systems; "groups", functional groups; "residues", a peptide's;
+            "protac", E3 ligand, linker and warhead; "components", the molecules of a mixture;
+            a `Core`; or SMARTS patterns, as a list or as {name: SMARTS}. A graph that is no
+            molecule is divided into "communities" of largest modularity (Clauset 2004), which is
+            its "auto", connected "components", or your parts {name: numbers of nodes}, which may
+            also be tokens of a text.
+        method: "sum" adds the relevance of atoms and bonds; "shapley" asks the model;
+            "shares" explains by that method, unless it was, and removes each part.
+        model: the model explained, for "shapley" and "shares"; a bundled model need not be passed.
+        graph: the graph that was explained, for both. It is needed where the molecule alone
             does not give it, as for most wrapped models.
-        operator: how "shapley" removes the atoms of absent parts: "mask", "zero" or "delete".
+        operator: how the atoms of absent parts are removed: "mask", "zero" or "delete".
         seed: seed of the sampled orders.
 
     Raises:
@@ -266,22 +291,24 @@ def fragments(
             " one, or use fragment_table."
         )
     if method not in get_args(FragmentMethod):
-        raise ValueError(f'method must be "sum" or "shapley", not {method!r}.')
+        raise ValueError(f'method must be "sum", "shapley" or "shares", not {method!r}.')
     mol = explanation.molecule
     if mol is None and (explanation.drawn is not None or isinstance(scheme, Mapping)):
         name, divided = parts_of_graph(explanation.drawn, len(explanation), scheme)
     else:
         mol = explanation.atoms(NO_MOLECULE)
-        name, divide = named_scheme(scheme)
-        divided = divide(mol)
+        name, divided = named_scheme(scheme, mol)
     covered = {index for _, atoms in divided for index in atoms}
     rest = tuple(index for index in range(len(explanation)) if index not in covered)
     parts = divided + ([(REST, rest)] if rest else [])
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
-    from .fragment_shapley import fragment_values, valued  # needs PyG
+    from .fragment_shapley import fragment_values, shared_out, valued  # needs PyG
 
     atoms = [atoms for _, atoms in parts]
+    if method == "shares":
+        explanation, without = shared_out(explanation, atoms, model, graph, operator)
+        return Fragments(explanation, name, _summed(explanation, mol, parts, name, without=without))
     shapley = fragment_values(
         explanation, atoms, model=model, graph=graph, operator=operator, seed=seed
     )
@@ -295,6 +322,7 @@ def _summed(
     parts: list[Part],
     scheme: str,
     shapley: "FragmentValues | None" = None,
+    without: "Sequence[WithoutPart] | None" = None,
 ) -> tuple[Fragment, ...]:
     pieces: list[list[str]] = [[] for _ in parts]  # the SMILES of the pieces of each part
     if mol is not None:
@@ -311,15 +339,18 @@ def _summed(
         words = _named(name, smiles, scheme)
         error = None if errors is None else float(errors[k])
         shown = words, smiles, tuple(atoms), relevance, scheme, explanation.unsigned, error
-        summed.append(Fragment(*shown))
+        summed.append(Fragment(*shown, None if without is None else without[k]))
     return tuple(sorted(summed, key=lambda part: (-part.relevance, part.atoms)))
 
 
 def _named(name: str | None, smiles: str, scheme: str) -> str:
     """Return the name of a part, or else its structure as text.
 
-    A table distinguishes side chains by name, so a side chain without a name keeps its SMILES.
+    A name of a scheme that ends with a colon is followed by the structure. A table distinguishes
+    side chains and R-groups by name, so that one without a name keeps its SMILES.
     """
-    if scheme == "scaffold" and name == "side chain":
-        return f"{name}: {substituent_name(smiles) or name_in_words(smiles) or smiles}"
+    if name and name.endswith(":") and scheme in ("scaffold", "core"):
+        return f"{name} {substituent_name(smiles) or name_in_words(smiles) or smiles}"
+    if name and name.endswith(":") and scheme == "protac":
+        return f"{name} {fragment_name(smiles)}"
     return name or fragment_name(smiles)

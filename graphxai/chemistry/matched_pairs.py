@@ -1,14 +1,11 @@
-"""Find matched molecular pairs, which differ in one part at one bond, and activity cliffs.
+"""Find activity cliffs, and what the measured changes of an exchange lead one to expect.
 
-The bond is acyclic and single. The part has at most 13 heavy atoms and at most half the size of the
-shared core, or is hydrogen. Sources: Hussain 2010 (pairs from cuts), Hu 2012 (sizes). Activity
-cliffs are pairs of similar molecules whose measured values differ a lot.
+Activity cliffs are pairs of similar molecules whose measured values differ a lot.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, overload
 
 import numpy as np
@@ -16,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, DataStructs, rdBase
 
 from graphxai.datasets.fingerprints import ecfp4_bits
+from graphxai.datasets.matched_pairs import Exchange as Exchange
+from graphxai.datasets.matched_pairs import MatchedPair, matched_pairs
 from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import LINES, short_text
 from graphxai.runtime.notices import warn
@@ -23,125 +22,49 @@ from graphxai.runtime.notices import warn
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
-CORE_RATIO = 2  # the shared core is at least this many times larger
-HYDROGEN = "*[H]"
-LARGEST_MOLECULE = 150  # atoms of a molecule that is compared; the time grows with their square
-MOST_ALIKE = 300  # molecules of one core that are compared, all with each other
-
-_ACYCLIC_BOND = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
+NINE_IN_TEN = 1.645  # standard deviations on each side of a normal mean
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One part in place of another, and the kind of atom that carries it.
+class ShrunkenMean(NamedTuple):
+    """What the measured changes of an exchange at one kind of atom lead one to expect.
 
     Args:
-        old: SMILES of the part before, with `*` at the bond.
-        new: SMILES of the part after, with `*` at the bond.
-        at: element of the atom that carries the part, in lower case if it is aromatic.
+        mean: the mean change, drawn towards 0.
+        low, high: the interval that should contain nine in ten of further changes.
+        pairs: how many pairs were measured.
     """
 
-    old: str
-    new: str
-    at: str
+    mean: float
+    low: float
+    high: float
+    pairs: int
 
-    @property
-    def reversed(self) -> "Exchange":
-        """The exchange back from new to old."""
-        return Exchange(self.new, self.old, self.at)
+    @classmethod
+    def of(cls, changes: NDArray[np.float64], prior: float, noise: float) -> "ShrunkenMean":
+        """Return it for changes (n,), and the variances of means and of changes around a mean."""
+        share = len(changes) * prior / (len(changes) * prior + noise)
+        mean = float(share * changes.mean())
+        half = NINE_IN_TEN * math.sqrt((1 - share) * prior + noise)
+        return cls(mean, mean - half, mean + half, len(changes))
 
     def __str__(self) -> str:
-        return f"{self.old} to {self.new} at {self.at}"
+        pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
+        return f"{self.mean:+.2f} (90 %: {self.low:+.2f} to {self.high:+.2f}; {pairs})"
 
 
-class MatchedPair(NamedTuple):
-    """Two molecules that differ in one part.
+def variances(groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """Return the variance of the means of groups around 0, and that within groups.
 
-    Args:
-        core: SMILES of the core that both share, with `*` at the bond.
-        exchange: exchange of the first molecule's part for the second's.
+    Where no group has two changes, each gets half of the mean square.
     """
-
-    core: str
-    exchange: Exchange
-
-
-def matched_pairs(
-    molecules: Sequence[Chem.Mol], wanted: Callable[[int, int], bool] = lambda i, j: True
-) -> dict[tuple[int, int], MatchedPair]:
-    """Return the matched pairs (i, j), i < j, among molecules, each with its largest core.
-
-    Molecules of more than `LARGEST_MOLECULE` atoms are left out. Of a core that more than
-    `MOST_ALIKE` molecules share, the first ones are compared, and a warning says so.
-
-    Args:
-        molecules: any molecules.
-        wanted: whether the pair (i, j) is of interest.
-    """
-    parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core, the part of each molecule
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for index, mol in enumerate(molecules):
-        by_name[Chem.MolToSmiles(mol)].append(index)
-    formulas = {np.bincount([a.GetAtomicNum() for a in m.GetAtoms()]).tobytes() for m in molecules}
-    about: dict[str, tuple[int, str]] = {}  # by core, its size and the element at the bond
-    for index, mol in enumerate(molecules):
-        small = mol.GetNumAtoms() <= LARGEST_MOLECULE
-        for core, about[core], part, capped in _cuts(mol, formulas) if small else ():
-            parts[core][index] = part
-            parts[core].update(dict.fromkeys(by_name.get(capped, ()), HYDROGEN))
-    pairs: dict[tuple[int, int], MatchedPair] = {}
-    for core in sorted(parts, key=lambda core: (about[core][0], core)):  # the largest wins
-        here = parts[core]
-        for i, j in combinations(sorted(here)[:MOST_ALIKE], 2):
-            if wanted(i, j):
-                pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], about[core][1]))
-    largest = max(parts, key=lambda core: len(parts[core]), default="")
-    if largest and len(parts[largest]) > MOST_ALIKE:
-        warn(
-            f"{len(parts[largest]):,} molecules share the core {largest}: matched pairs are those"
-            f" of the first {MOST_ALIKE}.",
-            stacklevel=3,
-        )
-    return pairs
-
-
-def _cuts(
-    mol: Chem.Mol, formulas: Collection[bytes]
-) -> Iterator[tuple[str, tuple[int, str], str, str]]:
-    """Yield every way to cut off one part that is small enough at an acyclic single bond.
-
-    These are the SMILES of the larger piece, the core, with `*` at the bond; its number of heavy
-    atoms and the element of its atom at the bond; the SMILES of the part; and that of the core with
-    hydrogen at the bond, which is empty if no molecule has the core's formula.
-    """
-    distance = Chem.GetDistanceMatrix(mol)
-    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
-    for begin, end in mol.GetSubstructMatches(_ACYCLIC_BOND):
-        bond = [mol.GetBondBetweenAtoms(begin, end).GetIdx()]
-        for kept, cut in ((begin, end), (end, begin)):
-            # an acyclic bond splits the atoms: each is nearer to one of its ends
-            core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
-            part = np.flatnonzero(distance[cut] < distance[kept]).tolist()
-            if len(part) > LARGEST_VARIABLE or len(core) < CORE_RATIO * len(part):
-                continue
-            pieces = Chem.FragmentOnBonds(mol, bond, dummyLabels=[(0, 0)])
-            dummy = {
-                pieces.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx(): i
-                for i in range(len(numbers), pieces.GetNumAtoms())
-            }
-            capped = ""
-            if np.bincount(numbers[core]).tobytes() in formulas:
-                whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
-                capped = Chem.MolFragmentToSmiles(whole, core)
-            atom = mol.GetAtomWithIdx(kept)
-            symbol = atom.GetSymbol()
-            yield (
-                Chem.MolFragmentToSmiles(pieces, [*core, dummy[kept]]),
-                (len(core), symbol.lower() if atom.GetIsAromatic() else symbol),
-                Chem.MolFragmentToSmiles(pieces, [*part, dummy[cut]]),
-                capped,
-            )
+    total = sum(map(len, groups))
+    square = sum(float((each**2).sum()) for each in groups) / max(total, 1)
+    spare = total - len(groups)
+    if not spare:
+        return square / 2 or 1.0, square / 2 or 1.0
+    noise = sum(float(((each - each.mean()) ** 2).sum()) for each in groups) / spare
+    between = sum(len(each) * float(each.mean()) ** 2 for each in groups) - len(groups) * noise
+    return max(between / total, 0.01 * square) or 1.0, max(noise, 0.01 * square) or 1.0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ whether its time is over.
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,41 @@ def common_part(
         )
     same = alike[best[:, 0], best[:, 1]]
     return CommonPart(best[same], best[~same], complete)
+
+
+def series_core(molecules: Iterable[Any], *, timeout: int = 30) -> str:
+    """Return the maximum common core of a series as SMARTS, as `Core.of` says."""
+    from rdkit import Chem
+    from rdkit.Chem import rdFMCS
+
+    given = [getattr(each, "molecule", each) for each in molecules]
+    mols = [Chem.MolFromSmiles(each) if isinstance(each, str) else each for each in given]
+    if len(mols) < 2 or None in mols:
+        raise ValueError("a common core needs two or more molecules, as SMILES that can be read.")
+    search = rdFMCS.FindMCS(
+        mols,
+        bondCompare=rdFMCS.BondCompare.CompareOrder,
+        ringMatchesRingOnly=True,
+        completeRingsOnly=True,
+        timeout=timeout,
+    )
+    if search.numAtoms < SMALLEST:
+        raise ValueError(
+            f"the {len(mols)} molecules have fewer than {SMALLEST} connected atoms in common: give"
+            " the SMARTS of a core."
+        )
+    return str(search.smartsString)
+
+
+def read_pattern(smarts: Any) -> Any:
+    """Return the pattern of a SMARTS. Raises ValueError if RDKit cannot read it."""
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        pattern = Chem.MolFromSmarts(smarts) if isinstance(smarts, str) else None
+    if pattern is None or not pattern.GetNumAtoms():
+        raise ValueError(f"RDKit cannot read the SMARTS {repr(smarts)[:80]}.")
+    return pattern
 
 
 def common_part_or_none(a: "Mol", b: "Mol") -> CommonPart | None:

@@ -20,6 +20,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
+from graphxai.datasets.matched_pairs import Exchange, MatchedPair, matched_pairs
 from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
 from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.tables.table import Table, open_table
@@ -27,7 +28,7 @@ from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.runtime.notices import warn
 
-from .matched_pairs import Exchange, matched_pairs
+from .matched_pairs import ShrunkenMean, variances
 
 MOST_COMPARED = 10_000  # compounds among which pairs are looked for, in half a minute
 SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
@@ -245,16 +246,50 @@ class Measurements:
         return Measured(self.name, self.values.get(before), value, exchange, changes, bound)
 
     @cached_property
+    def pairs(self) -> list[tuple[str, str, MatchedPair]]:
+        """The matched pairs among the first `MOST_COMPARED` compounds, by their SMILES."""
+        compared = list(islice(self.values, MOST_COMPARED))
+        pairs = matched_pairs([Chem.MolFromSmiles(smiles) for smiles in compared])
+        return [(compared[i], compared[j], pair) for (i, j), pair in pairs.items()]
+
+    @cached_property
     def _changes(self) -> dict[Exchange, list[float]]:
         """The measured changes of every exchange in the table."""
-        compared = dict(islice(self.values.items(), MOST_COMPARED))
-        values = list(compared.values())
-        changes: dict[Exchange, list[float]] = defaultdict(list)
-        molecules = [Chem.MolFromSmiles(smiles) for smiles in compared]
-        for (i, j), pair in matched_pairs(molecules).items():
-            changes[pair.exchange].append(values[j] - values[i])
-            changes[pair.exchange.reversed].append(values[i] - values[j])
-        return dict(changes)
+        return _both_ways((pair.exchange, self._change(a, b)) for a, b, pair in self.pairs)
+
+    @cached_property
+    def exchanges(self) -> dict[tuple[str, str], dict[Exchange, ShrunkenMean]]:
+        """What was measured for each exchange, by the old part and the environment of the bond.
+
+        The prior of an exchange's mean is normal around 0, as each is also counted backwards. Its
+        variance, and that of the changes around their mean, are estimated from all exchanges, so
+        that a mean of few pairs is drawn towards 0 (James and Stein 1961; Efron and Morris 1975).
+        """
+        by_environment: dict[str, list[tuple[Exchange, float]]] = defaultdict(list)
+        for a, b, pair in self.pairs:
+            by_environment[pair.environment].append((pair.exchange, self._change(a, b)))
+        changes = {
+            (exchange.old, around, exchange): np.array(each)
+            for around, rows in by_environment.items()
+            for exchange, each in _both_ways(rows).items()
+        }
+        prior, noise = variances(list(changes.values()))
+        exchanges: dict[tuple[str, str], dict[Exchange, ShrunkenMean]] = defaultdict(dict)
+        for (old, around, exchange), each in changes.items():
+            exchanges[old, around][exchange] = ShrunkenMean.of(each, prior, noise)
+        return dict(exchanges)
+
+    def _change(self, before: str, after: str) -> float:
+        return self.values[after] - self.values[before]
+
+
+def _both_ways(changes: Iterable[tuple[Exchange, float]]) -> dict[Exchange, list[float]]:
+    """Return the changes of every exchange, each also as that of the exchange back."""
+    of: dict[Exchange, list[float]] = defaultdict(list)
+    for exchange, change in changes:
+        of[exchange].append(change)
+        of[exchange.reversed].append(-change)
+    return dict(of)
 
 
 def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[str]:

@@ -2,38 +2,19 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import groupby
+from itertools import product
 from typing import TYPE_CHECKING
 
-from .condensed import condensed_formula
-from .name_tables import RINGS, SUBSTITUENTS
+from graphxai.runtime.reading import packaged_rows
+
+from .ring_system_names import ring_name, ring_system_name
 
 if TYPE_CHECKING:
-    from rdkit.Chem import Mol
+    from rdkit.Chem import Atom, Mol
 
-
-# Single rings are named after Hantzsch and Widman (IUPAC 2013, P-22.2.2 and P-31.1.4), if they have
-# 5 to 7 atoms of carbon, nitrogen, oxygen and sulfur. Hydrogens are those beyond the ring with the
-# most double bonds. Their places are left out, as in "dihydro-1,2,4-thiadiazine".
-PREFIXES = {"O": "oxa", "S": "thia", "N": "aza"}  # in the order in which they are numbered
-STEMS = {  # with the most double bonds and with none; a ring without nitrogen differs
-    (5, True): ("ole", "olidine"),
-    (6, True): ("ine", "inane"),
-    (7, True): ("epine", "epane"),
-    (5, False): ("ole", "olane"),
-    (6, False): ("ine", "ane"),
-    (7, False): ("epine", "epane"),
-}
-HYDROGENS = {2: "dihydro-", 4: "tetrahydro-", 6: "hexahydro-"}
-TIMES = {1: "", 2: "di", 3: "tri", 4: "tetra"}
 OXIDES = {1: " oxide", 2: " dioxide"}  # of the sulfur of a ring, by its number of oxygens
-
-
-def ring_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
-    """Return the name of the ring system that these atoms form, or None if it is not listed."""
-    return ring_names().get(skeleton(mol, atoms))
 
 
 def quietly_read(smiles: str) -> "Mol | None":
@@ -107,20 +88,15 @@ def described(smiles: str) -> str:
     mol = quietly_read(smiles)
     if mol is None:
         return smiles
-    if condensed := condensed_formula(mol) or _ring_with_groups(mol, _short_name, _condensed):
+    if condensed := condensed_formula(mol) or _ring_with_groups(mol, ring_system_name, _condensed):
         return condensed
     formula = re.sub(r"\*\d*|[+-]\d*$", "", CalcMolFormula(mol))  # without cuts and charge
     rings: Counter[str] = Counter()
     for atoms in ring_systems(mol):
-        ring = _short_name(mol, atoms) or _by_size(mol, atoms)
+        ring = ring_system_name(mol, atoms) or f"{len(atoms)}-membered"
         rings[ring + OXIDES.get(_oxygens_on_sulfur(mol, atoms), "")] += 1
     listed = [f"{n} {name} rings" if n > 1 else f"{name} ring" for name, n in sorted(rings.items())]
     return f"{formula} with {' and '.join(listed)}" if listed else f"{formula} chain"
-
-
-def _short_name(mol: "Mol", atoms: tuple[int, ...]) -> str | None:
-    """Return the name of a ring system, or None if it has no short one."""
-    return ring_name(mol, atoms) or single_ring_name(mol, atoms)
 
 
 def _condensed(smiles: str) -> str | None:
@@ -137,14 +113,6 @@ def _oxygens_on_sulfur(mol: "Mol", atoms: Sequence[int]) -> int:
     return sum(atom.GetSymbol() == "O" for atom in doubled)
 
 
-def _by_size(mol: "Mol", atoms: Sequence[int]) -> str:
-    """Describe a ring system by its size ("6-membered") or number of rings ("bicyclic")."""
-    inside = [ring for ring in mol.GetRingInfo().AtomRings() if set(ring) <= {*atoms}]
-    if len(inside) == 1:
-        return f"{len(atoms)}-membered"
-    return {2: "bicyclic", 3: "tricyclic"}.get(len(inside), "polycyclic")
-
-
 def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
     """Return the atoms of each ring system.
 
@@ -158,6 +126,15 @@ def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(system)) for system in systems)
 
 
+def pieces(mol: "Mol", ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """Return the atoms of each connected piece after removing the bonds between these atoms."""
+    from rdkit import Chem
+
+    bonds = sorted({mol.GetBondBetweenAtoms(*pair).GetIdx() for pair in ends})
+    cut = Chem.FragmentOnBonds(mol, bonds, addDummies=False) if bonds else mol
+    return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
+
+
 def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
     """Return the atoms and the canonical SMILES of each piece after cutting bonds.
 
@@ -166,11 +143,11 @@ def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], 
     """
     from rdkit import Chem
 
-    pieces = mol
+    cut = mol
     if bonds:
-        pieces = Chem.FragmentOnBonds(mol, list(bonds), dummyLabels=[(0, 0)] * len(bonds))
+        cut = Chem.FragmentOnBonds(mol, list(bonds), dummyLabels=[(0, 0)] * len(bonds))
     atoms: list[tuple[int, ...]] = []
-    parts = Chem.GetMolFrags(pieces, asMols=True, sanitizeFrags=False, fragsMolAtomMapping=atoms)
+    parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False, fragsMolAtomMapping=atoms)
     n = mol.GetNumAtoms()  # atoms after these are the attachment points
     return [
         (
@@ -205,32 +182,9 @@ def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
     return [smiles for atoms, smiles in cut_smiles(mol, cut) if not inside.intersection(atoms)]
 
 
-def skeleton(mol: "Mol", atoms: tuple[int, ...]) -> str:
-    """Return elements and bonds of some atoms as canonical SMILES without hydrogens or charges."""
-    from rdkit import Chem
-
-    bare = Chem.RWMol()
-    place = {}
-    for index in atoms:
-        original = mol.GetAtomWithIdx(index)
-        atom = Chem.Atom(original.GetAtomicNum())
-        atom.SetIsAromatic(original.GetIsAromatic())
-        atom.SetNoImplicit(True)
-        place[index] = bare.AddAtom(atom)
-    for bond in mol.GetBonds():
-        start, end = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-        if start in place and end in place:
-            bare.AddBond(place[start], place[end], bond.GetBondType())
-    return Chem.MolToSmiles(bare)
-
-
-@cache
-def ring_names() -> dict[str, str]:
-    """Return the names of ring systems by canonical SMILES."""
-    from rdkit import Chem
-
-    named = ((name, Chem.MolFromSmiles(smiles)) for name, smiles, *_ in RINGS)
-    return {skeleton(mol, tuple(range(mol.GetNumAtoms()))): name for name, mol in named}
+def substituent_table() -> tuple[dict[str, str], ...]:
+    """Return the listed substituents and linkers: name, smiles and prefix."""
+    return packaged_rows(__package__, "substituents.csv")
 
 
 @cache
@@ -238,68 +192,100 @@ def group_names() -> dict[str, str]:
     """Return the names of groups by canonical SMILES."""
     from rdkit import Chem
 
-    return {Chem.CanonSmiles(smiles): name for name, smiles in SUBSTITUENTS}
+    named = (row for row in substituent_table() if row["name"])
+    return {Chem.CanonSmiles(row["smiles"]): row["name"] for row in named}
 
 
-def single_ring_name(mol: "Mol", atoms: Sequence[int]) -> str | None:
-    """Return the name of a ring, or None if it is no single ring of this kind.
+LARGEST = 10  # heavy atoms; a longer formula says less than the numbers of its atoms
+_HALOGENS = ("F", "Cl", "Br", "I")
+_BONDS = {1.0: "", 2.0: "=", 3.0: "#"}
+
+
+def condensed_formula(mol: "Mol") -> str | None:
+    """Return the condensed formula of a fragment, or None if it has rings or is too large.
+
+    The chain runs from one place where the fragment was cut to the farthest other one, or to its
+    end. Branches are in parentheses.
 
     Args:
-        mol: the molecule.
-        atoms: the atoms of a ring system.
+        mol: the fragment, with a dummy atom (`*`) wherever it was cut.
     """
-    ring = next((r for r in mol.GetRingInfo().AtomRings() if set(r) == set(atoms)), None)
-    if ring is None or not 5 <= len(ring) <= 7:
+    from rdkit import Chem
+
+    heavy = [atom for atom in mol.GetAtoms() if atom.GetAtomicNum()]
+    if mol.GetRingInfo().NumRings() or not 0 < len(heavy) <= LARGEST:
         return None
-    symbols = [mol.GetAtomWithIdx(atom).GetSymbol() for atom in ring]
-    if set(symbols) <= {"C"} or not set(symbols) <= {"C", *PREFIXES}:
+    if len(Chem.GetMolFrags(mol)) > 1 or any(a.GetNumRadicalElectrons() for a in heavy):
         return None
-    bonds = [mol.GetBondBetweenAtoms(a, b) for a, b in zip(ring, ring[1:] + ring[:1], strict=True)]
-    if any(bond.GetIsAromatic() for bond in bonds):
-        return None
-    most, none = STEMS[len(ring), "N" in symbols]
-    missing = _most_double_bonds(symbols) - sum(bond.GetBondTypeAsDouble() == 2 for bond in bonds)
-    heteroatoms, places = _numbered(symbols)
-    if missing and not any(bond.GetBondTypeAsDouble() == 2 for bond in bonds):
-        return _joined(heteroatoms, places, none, "")
-    return _joined(heteroatoms, places, most, HYDROGENS.get(2 * missing, ""))
+    return _written(mol, _chain(mol), set())
 
 
-def _most_double_bonds(symbols: Sequence[str]) -> int:
-    """Return the largest number of double bonds, which oxygen and sulfur take no part in."""
-    divalent = [k for k, symbol in enumerate(symbols) if symbol in "OS"]
-    if not divalent:
-        return len(symbols) // 2
-    turned = [*symbols[divalent[0] :], *symbols[: divalent[0]]]
-    runs = groupby(turned, lambda symbol: symbol in "OS")
-    return sum(len(list(run)) // 2 for is_divalent, run in runs if not is_divalent)
+def _chain(mol: "Mol") -> list[int]:
+    """Return the heavy atoms from one cut to the farthest other one, or else to the chain's end."""
+    from rdkit import Chem
+
+    ranks = list(Chem.CanonicalRankAtoms(mol))
+    cut = [a.GetIdx() for a in mol.GetAtoms() if not a.GetAtomicNum()]
+    ends = cut if len(cut) > 1 else [a.GetIdx() for a in mol.GetAtoms() if a.GetAtomicNum()]
+    paths = []
+    for first, last in product(cut or ends, ends):
+        way = [first] if first == last else Chem.GetShortestPath(mol, first, last)
+        paths.append([i for i in way if mol.GetAtomWithIdx(i).GetAtomicNum()])
+    chain = max(filter(None, paths), key=lambda path: (len(path), [-ranks[i] for i in path]))
+    return chain if len(cut) > 1 else _longest(mol, chain[0], set())
 
 
-def _numbered(symbols: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return the heteroatoms in order of rank and their places, which are as low as they can be."""
-    n, best = len(symbols), None
-    for start in range(n):
-        for step in (1, -1):
-            order = [symbols[(start + step * k) % n] for k in range(n)]
-            ranked = sorted(
-                (list(PREFIXES).index(symbol), place)
-                for place, symbol in enumerate(order, start=1)
-                if symbol in PREFIXES
-            )
-            key = (ranked[0][1], sorted(place for _, place in ranked), ranked)
-            if best is None or key < best:
-                best = key
-    assert best is not None
-    return [list(PREFIXES)[rank] for rank, _ in best[2]], [place for _, place in best[2]]
+def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
+    """Write a chain with its branches; atoms in `before` have been written already."""
+    text = ""
+    for place, index in enumerate(chain):
+        if place:
+            text += _bond(mol, chain[place - 1], index)
+        atom, done = mol.GetAtomWithIdx(index), {*before, *chain}
+        cut = [a.GetIdx() for a in atom.GetNeighbors() if not a.GetAtomicNum()]
+        after = "".join(_bond(mol, index, end) for end in cut)  # of multiple bonds that were cut
+        if not place and not before and len(cut) == 1:  # they are before the formula's first atom
+            text, after = text + after, ""
+        text += _symbol(atom)
+        ends = [a.GetIdx() for a in atom.GetNeighbors() if a.GetAtomicNum()]
+        longest = [_longest(mol, end, {*done}) for end in ends if end not in done]
+        branches = Counter(_bond(mol, index, b[0]) + _written(mol, b, done) for b in longest)
+        for branch, count in sorted(branches.items()):
+            text += branch if branch in _HALOGENS else f"({branch})"
+            text += f"{count}" if count > 1 else ""
+        text += after if index == chain[-1] or not after else f"({after})"
+    return text
 
 
-def _joined(heteroatoms: list[str], places: list[int], stem: str, hydrogens: str) -> str:
-    """Return a name such as "dihydro-1,2,4-thiadiazine"; a single heteroatom needs no place."""
-    parts = [
-        f"{TIMES.get(len(list(run)), '')}{PREFIXES[symbol]}" for symbol, run in groupby(heteroatoms)
+def _longest(mol: "Mol", first: int, done: set[int]) -> list[int]:
+    """Return the longest chain from an atom that leaves `done` alone.
+
+    It ends before a double-bonded oxygen, and before several equal atoms, as in CH(CH3)2.
+    """
+    onward = [
+        _longest(mol, atom.GetIdx(), {*done, first})
+        for atom in mol.GetAtomWithIdx(first).GetNeighbors()
+        if atom.GetIdx() not in done and atom.GetAtomicNum()
     ]
-    name = ""
-    for part in [*parts, stem]:  # a vowel is left out before another
-        name = (name[:-1] if name.endswith("a") and part[0] in "aeio" else name) + part
-    where = f"{','.join(map(str, places))}-" if len(places) > 1 else ""
-    return f"{hydrogens}{where}{name}" if where else f"{hydrogens.rstrip('-')}{name}"
+    onward = [
+        branch for branch in onward if _bond(mol, first, branch[0]) + _text(mol, branch) != "=O"
+    ]
+    equal = {_text(mol, branch) for branch in onward if len(branch) == 1}
+    if len(onward) > 1 and len(equal) == 1 and max(map(len, onward)) == 1:
+        return [first]
+    return [first, *max(onward, key=len, default=[])]
+
+
+def _text(mol: "Mol", chain: list[int]) -> str:
+    return "".join(_symbol(mol.GetAtomWithIdx(index)) for index in chain)
+
+
+def _symbol(atom: "Atom") -> str:
+    hydrogens, charge = atom.GetTotalNumHs(), atom.GetFormalCharge()
+    counted = "" if not hydrogens else "H" if hydrogens == 1 else f"H{hydrogens}"
+    return atom.GetSymbol() + counted + ("+" * charge if charge > 0 else "-" * -charge)
+
+
+def _bond(mol: "Mol", first: int, second: int) -> str:
+    order = mol.GetBondBetweenAtoms(first, second).GetBondTypeAsDouble()
+    return _BONDS.get(order, "~")

@@ -1,15 +1,15 @@
 """Make neighbours of a molecule, the most promising first.
 
-A BRICS fragment is exchanged (Degen 2008), or the molecule's SELFIES changes; `transformations` has
-the rest.
+A BRICS fragment is exchanged (Degen 2008), or a part as in measured pairs, or the SELFIES changes;
+`transformations` has the rest.
 """
 
-import csv
 import random
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from importlib import resources
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
@@ -18,19 +18,28 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
+from graphxai.datasets.matched_pairs import (
+    HYDROGEN,
+    LARGEST_VARIABLE,
+    environment_of,
+    single_bond_cuts,
+)
 from graphxai.datasets.training_set import TrainingSet
 from graphxai.runtime.extras import missing_extra
+from graphxai.runtime.reading import packaged_rows
 
-from .matched_pairs import LARGEST_VARIABLE
+from . import SOURCES
+from .matched_pairs import ShrunkenMean
 from .matching import matches_in_time
-from .settings import SOURCES
+from .measurements import Measurements
 from .substituents import exchange_name
-from .transformations import Change, NewMolecules, transformed
+from .transformations import Change, NewMolecules, transformed, unstable_groups
 
 BATCH = 64  # molecules predicted together
 EXPANDED = 4  # molecules whose neighbours are tried in the next round
 QUICK, FROM = 8, 24  # neighbours of the first batch, and how many they are the best of
 MUTATIONS = 400  # changes of SELFIES tried
+MOST_MEASURED = 400  # exchanges of measured pairs that are tried on a molecule
 
 Way: TypeAlias = tuple[tuple[str, str], ...]  # changes, each with the SMILES it led to
 
@@ -59,6 +68,8 @@ class Neighbourhood:
         rng: decides the order among equals, or the whole order without guidance.
         seed: decides the changes of SELFIES.
         training: the training set whose fragments are exchanged, or None.
+        measured: what was measured, by property.
+        promise: how far measured means, by property, lead towards the goal.
     """
 
     sources: tuple[str, ...]
@@ -66,6 +77,8 @@ class Neighbourhood:
     rng: random.Random
     seed: int
     training: TrainingSet | None
+    measured: Mapping[str, Measurements] = field(default_factory=dict)
+    promise: Callable[[Mapping[str, ShrunkenMean]], float] = lambda means: 0.0
 
     def __post_init__(self) -> None:
         if unknown := set(self.sources) - set(SOURCES):
@@ -99,13 +112,16 @@ class Neighbourhood:
         """Return changes in the order in which they are tried."""
         drawn = [(self.rng.random(), *row) for row in scored]
         drawn.sort(key=lambda row: (-row[1], row[0]) if self.guided else row[0])
-        return [(change, way) for _, _, change, way in drawn]
+        order = [(change, way) for _, _, change, way in drawn]
+        order.sort(key=lambda pair: -max(0.0, self.promise(pair[0].expected)))
+        return order
 
     def _changes(self, mol: Chem.Mol, keep: Collection[int]) -> Iterator[Change]:
         sources: dict[str, Callable[[], Iterator[Change]]] = {
             "transformations": lambda: transformed(mol, keep),
             "fragments": lambda: exchanged(mol, fragments_for(mol, self.training), keep),
             "selfies": lambda: mutated(mol, MUTATIONS, self.seed, keep),
+            "measured": lambda: measured_changes(mol, self.measured, self.promise, keep),
         }
         return chain.from_iterable(sources[name]() for name in self.sources)
 
@@ -168,9 +184,81 @@ def exchanged(
             old, core = cut.fragment(mol), _piece(mol, cut.part, cut.inner)
             for new in list(fragments.get(cut.kind, ()))[:MOST]:
                 if new != old:
-                    product = Chem.molzip(core, Chem.MolFromSmiles(new), _BY_ISOTOPE)
+                    product = joined(core, new)
                     name = exchange_name(old, new)
                     yield from products.of(product, name, "BRICS exchange", ORIGIN)
+
+
+def measured_changes(
+    mol: Chem.Mol,
+    measured: Mapping[str, Measurements],
+    promise: Callable[[Mapping[str, ShrunkenMean]], float],
+    keep: Collection[int] = (),
+) -> Iterator[Change]:
+    """Yield the molecules that an exchange of measured pairs makes, the most promising first.
+
+    An exchange is made only where the same part leaves the same kind of atom, see
+    `matched_pairs.environment_of`. Those that lead away from the goal are left out, and compounds
+    that were measured.
+
+    Args:
+        mol: the molecule to change.
+        measured: what was measured, by property.
+        promise: how far measured means, by property, lead towards the goal.
+        keep: as for `transformed`.
+    """
+    products = NewMolecules(mol, keep)
+    sites: dict[tuple[str, str], list[Chem.Mol]] = defaultdict(list)
+    for cut in single_bond_cuts(mol):
+        if not products.keep.intersection(cut.part):
+            _, old = cut.smiles(mol)
+            around = environment_of(mol.GetAtomWithIdx(cut.kept), cut.cut)
+            sites[old, around].append(_piece(mol, frozenset(cut.part), cut.cut))
+    for atom in mol.GetAtoms():
+        if atom.GetTotalNumHs():
+            sites[HYDROGEN, environment_of(atom)].append(_opened(mol, atom.GetIdx()))
+    offered = []
+    for place, cores in sites.items():
+        of = {name: table.exchanges.get(place, {}) for name, table in measured.items()}
+        for exchange in dict.fromkeys(chain.from_iterable(of.values())):
+            means = {name: rows[exchange] for name, rows in of.items() if exchange in rows}
+            if promise(means) > 0:
+                offered += [(promise(means), exchange, core, means) for core in cores]
+    offered.sort(key=lambda row: (-row[0], str(row[1])))
+    with rdBase.BlockLogs():
+        for _, exchange, core, means in offered[:MOST_MEASURED]:
+            with suppress(ValueError, RuntimeError):  # what RDKit cannot join is left out
+                product = joined(core, exchange.new)
+                name = exchange_name(exchange.old, exchange.new)
+                if exchange.old == HYDROGEN and exchange.at[:1].islower():
+                    name = f"aromatic {name}"
+                for change in products.of(product, name, "measured pairs", ORIGIN):
+                    if not any(change.smiles in table.values for table in measured.values()):
+                        yield replace(change, expected=means)
+
+
+def joined(core: Chem.Mol, part: str) -> Chem.Mol:
+    """Return a core with a part, given as SMILES, at its dummy atom `JOINT`."""
+    new = Chem.MolFromSmiles(part)
+    for atom in new.GetAtoms():
+        atom.SetIsotope(atom.GetIsotope() if atom.GetAtomicNum() else JOINT)
+    product = Chem.molzip(core, new, _BY_ISOTOPE)
+    if part == HYDROGEN:
+        product = Chem.RemoveHs(product)
+    return product
+
+
+def _opened(mol: Chem.Mol, index: int) -> Chem.Mol:
+    """Return the molecule with a dummy atom in place of a hydrogen of an atom."""
+    piece = Chem.RWMol(mol)
+    for atom in piece.GetAtoms():
+        atom.SetIntProp(ORIGIN, atom.GetIdx())
+    atom = piece.GetAtomWithIdx(index)
+    atom.SetNumExplicitHs(max(0, atom.GetNumExplicitHs() - 1))
+    dummy = Chem.Atom(0)
+    dummy.SetIsotope(JOINT)
+    piece.AddBond(index, piece.AddAtom(dummy), Chem.BondType.SINGLE)
+    return piece.GetMol()
 
 
 def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> FragmentsByBond:
@@ -228,7 +316,7 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
         raise ValueError(f"SELFIES cannot write {Chem.MolToSmiles(mol)}: {error}") from None
     alphabet = sorted(selfies.get_semantic_robust_alphabet())
     kept = Chem.MolFromSmarts(Chem.MolFragmentToSmarts(mol, list(keep))) if keep else None
-    rng, seen = random.Random(seed), {Chem.MolToSmiles(mol)}
+    rng, seen, unstable = random.Random(seed), {Chem.MolToSmiles(mol)}, unstable_groups(mol)
     for _ in range(count):
         place, action = rng.randrange(len(symbols)), rng.choice(("replace", "insert", "delete"))
         inserted = [] if action == "delete" else [rng.choice(alphabet)]
@@ -236,7 +324,12 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
         with rdBase.BlockLogs():
             new = Chem.MolFromSmiles(selfies.decoder("".join(parts)))
         smiles = "" if new is None else Chem.MolToSmiles(new)
-        if smiles and smiles not in seen and (kept is None or new.HasSubstructMatch(kept)):
+        if (
+            smiles
+            and not unstable_groups(new) - unstable
+            and smiles not in seen
+            and (kept is None or new.HasSubstructMatch(kept))
+        ):
             seen.add(smiles)
             yield Change(smiles, f"{action} one symbol", "SELFIES", frozenset())
 
@@ -288,9 +381,7 @@ def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
 @cache
 def _common() -> dict[str, tuple[str, ...]]:
     """Read common fragments by kind of bond. The file's first line says where they are from."""
-    with resources.files(__package__).joinpath(COMMON).open(encoding="utf-8") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        by_kind: dict[str, list[str]] = {}
-        for row in rows:
-            by_kind.setdefault(row["kind"], []).append(row["smiles"])
+    by_kind: dict[str, list[str]] = {}
+    for row in packaged_rows(__package__, COMMON):
+        by_kind.setdefault(row["kind"], []).append(row["smiles"])
     return {kind: tuple(smiles) for kind, smiles in by_kind.items()}

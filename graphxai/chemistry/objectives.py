@@ -6,6 +6,7 @@ An objective predicts, compares and chooses neighbours; `counterfactuals` search
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from .changed_molecules import (
 from .contrast import NO_MOLECULE
 from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
+from .matched_pairs import ShrunkenMean
 from .measurements import Measurements, measured_properties
 from .neighbours import SearchStart, Way
 from .profile_text import read_goal, read_profile
@@ -74,6 +76,17 @@ class SearchObjective:
             raise ValueError("how wrong a model of these goals is, is not known: leave out sure.")
         return cls(list(panel.models), profile, mol, before, sure, tables)
 
+    def promise(self, means: Mapping[str, ShrunkenMean]) -> float:
+        """Return how far the means of measured pairs lead towards the goals: the sum over them.
+
+        Each is in standard deviations of the property's training values.
+        """
+        return sum(
+            goal.side(self.before[goal.of.name]) * means[goal.of.name].mean / goal.of.task.scale
+            for goal in self.profile.goals
+            if goal.of.name in means and goal.label is None
+        )
+
     def outcome(self, predictions: Mapping[str, Prediction] | None) -> Outcome | None:
         """Return the predictions with their score, or None if a goal has no prediction."""
         score = self.profile.score(predictions or {})
@@ -98,8 +111,8 @@ class SearchObjective:
         overall, total = _worth(candidate.score)
         return -overall, -total, -candidate.similarity, candidate.smiles
 
-    def chosen(self, tried: Sequence[Any]) -> list[Any]:
-        """Return those that are more desirable than the molecule, by front among all neighbours."""
+    def chosen(self, tried: Sequence[Any], n: int) -> list[Any]:
+        """Return n more desirable than the molecule, of the first fronts, the best first."""
         now = _worth(self.profile.score(self.before))
         ranked = [
             each
@@ -107,7 +120,7 @@ class SearchObjective:
             if _worth(each.score) > now and (not self.sure or counts(each, sure=True))
         ]
         ranked.sort(key=lambda each: (each.front, *self.order(each)))
-        return over_sites(ranked)
+        return sorted(over_sites(ranked)[:n], key=self.order)
 
     def starts(self, near: Sequence[Any] | None = None) -> list[SearchStart]:
         """Explain these neighbours, or else the molecule, so that their neighbours can be tried."""
@@ -221,13 +234,28 @@ class SingleObjective(SearchObjective):
         """Return what neighbours are sorted by: the farthest beyond the goal come first."""
         return (-candidate.distance,)
 
-    def chosen(self, tried: Sequence[Any]) -> list[Any]:
-        """Return those that reach the goal by Pareto front, or else all, those nearest first."""
+    def chosen(self, tried: Sequence[Any], n: int) -> list[Any]:
+        """Return those that reach the goal by Pareto front, or else all, those nearest first.
+
+        Every other one is an exchange of measured pairs, the largest expected change first.
+        """
+        promising = [each for each in tried if self.promise(each.expected) > 0]
+        if self.sure:
+            promising = [each for each in promising if each.sure]
+        promising.sort(key=lambda each: (-self.promise(each.expected), *self.order(each)))
         good = [each for each in tried if counts(each, self.sure)]
         criteria = [[each.distance, each.similarity, each.trust] for each in good]
         ranked = with_fronts(good, criteria)
         ranked.sort(key=lambda each: (each.front, -each.similarity, each.smiles))
-        return over_sites(ranked or sorted(tried, key=self.order))
+        others = over_sites(ranked or sorted(tried, key=self.order))
+        by_exchange: dict[str, list[Any]] = {}
+        for each in promising:
+            by_exchange.setdefault(each.changes, []).append(each)
+        measured = chain.from_iterable(zip_longest(*by_exchange.values()))
+        both = filter(None, chain.from_iterable(zip_longest(filter(None, measured), others)))
+        each_once = {each.smiles: each for each in both}
+        with_front = {each.smiles: each for each in ranked}
+        return [with_front.get(smiles, each) for smiles, each in each_once.items()][:n]
 
     def starts(self, near: Sequence[Any] | None = None) -> list[SearchStart]:
         """Explain these neighbours, or else the molecule, so that their neighbours can be tried."""

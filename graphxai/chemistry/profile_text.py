@@ -52,7 +52,20 @@ def profile(models: OneOrMoreModels, text: str) -> PropertyProfile:
 
 def read_profile(panel: ModelPanel, text: str) -> PropertyProfile:
     """Read a profile for models that are loaded already, as `profile` does."""
-    return PropertyProfile(goals_from(text, panel.properties))
+    properties, text = panel.properties, text.replace("\u2212", "-")
+    pieces = text.split(";") if ";" in text else _OUTSIDE_BRACKETS.split(text)
+    pieces = [piece.strip() for piece in pieces if piece.strip()]
+    if not 1 <= len(pieces) <= MOST_GOALS or len(text) > LONGEST_TEXT:
+        raise ValueError(f"give 1 to {MOST_GOALS} goals. {_offered(properties)}")
+    goals = []
+    for piece in pieces:
+        bracketed = _SETTINGS.fullmatch(piece)
+        settings = _settings(bracketed[2]) if bracketed else _Settings()
+        goals.append(_bare_goal(bracketed[1] if bracketed else piece, settings, properties))
+    names = [goal.of.name for goal in goals]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"there are two goals for {twice[0]!r}: join them, as in '1 to 3'.")
+    return PropertyProfile(tuple(goals))
 
 
 def read_goal(model: Model, text: str) -> PropertyGoal:
@@ -88,28 +101,6 @@ class _Settings(NamedTuple):
     zeros: tuple[float, ...] = ()
     weight: float = 1.0
     power: float = 1.0
-
-
-def goals_from(text: str, properties: Sequence[PredictedProperty]) -> tuple[PropertyGoal, ...]:
-    """Read the goals for some of these properties.
-
-    Raises:
-        ValueError: a goal is not understood, or there are two goals for a property.
-    """
-    text = text.replace("\u2212", "-")
-    pieces = text.split(";") if ";" in text else _OUTSIDE_BRACKETS.split(text)
-    pieces = [piece.strip() for piece in pieces if piece.strip()]
-    if not 1 <= len(pieces) <= MOST_GOALS or len(text) > LONGEST_TEXT:
-        raise ValueError(f"give 1 to {MOST_GOALS} goals. {_offered(properties)}")
-    goals = []
-    for piece in pieces:
-        bracketed = _SETTINGS.fullmatch(piece)
-        settings = _settings(bracketed[2]) if bracketed else _Settings()
-        goals.append(_bare_goal(bracketed[1] if bracketed else piece, settings, properties))
-    names = [goal.of.name for goal in goals]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"there are two goals for {twice[0]!r}: join them, as in '1 to 3'.")
-    return tuple(goals)
 
 
 def _bare_goal(

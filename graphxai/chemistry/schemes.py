@@ -1,16 +1,19 @@
-"""Divide a molecule into parts: by BRICS bonds, scaffold, rings, groups or SMARTS.
+"""Divide a molecule into parts: by BRICS bonds, scaffold, rings, groups, residues or SMARTS.
 
 A graph that is no molecule is divided by communities, components or the user's names.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from .matching import matches_in_time
-from .name_tables import NAMED_GROUPS
-from .names import ring_name, ring_systems
+from graphxai.runtime.reading import packaged_rows
+
+from .matching import matches_in_time, read_pattern
+from .modalities import Core, Part, degrader, residues, suitable
+from .names import pieces, ring_systems
+from .ring_system_names import ring_system_name
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -20,24 +23,28 @@ if TYPE_CHECKING:
 MAX_MATCHES = 100_000  # per pattern and molecule
 NAMED = 3  # how many nodes of a graph's part its name lists
 
-Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"  # see `fragments`
-Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
+Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, Any] | Core"  # see `fragments`
 
 
-def named_scheme(scheme: Scheme) -> tuple[str, Callable[["Mol"], list[Part]]]:
-    """Return the scheme's name and the function that divides a molecule."""
+def named_scheme(scheme: Scheme, mol: "Mol") -> tuple[str, list[Part]]:
+    """Return the scheme's name, which "auto" chooses, and the parts of a molecule."""
+    if isinstance(scheme, Core):
+        return "core", scheme.parts(mol)
+    if scheme == AUTO:
+        scheme = suitable(mol)
     if isinstance(scheme, str):
         if scheme not in SCHEMES:
-            listed = ", ".join(map(repr, SCHEMES))
+            listed = ", ".join(map(repr, (*SCHEMES, AUTO)))
             raise ValueError(
-                f"unknown scheme {scheme!r}; choose one of {listed}, or give a list of SMARTS."
+                f"unknown scheme {scheme!r}; choose one of {listed}, or give a list of SMARTS, or"
+                " a Core."
             )
-        return scheme, SCHEMES[scheme]
+        return scheme, SCHEMES[scheme](mol)
     named = dict(scheme) if isinstance(scheme, Mapping) else {smarts: smarts for smarts in scheme}
     if not named:
         raise ValueError("the list of SMARTS is empty.")
-    patterns = [(name, _pattern(smarts)) for name, smarts in named.items()]
-    return "SMARTS", lambda mol: _matches(mol, patterns, largest_first=False)
+    patterns = [(name, read_pattern(smarts)) for name, smarts in named.items()]
+    return "SMARTS", _matches(mol, patterns, largest_first=False)
 
 
 def _scaffold(mol: "Mol") -> list[Part]:
@@ -56,9 +63,9 @@ def _scaffold(mol: "Mol") -> list[Part]:
     }
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
     border = [(i, j) for i, j in ends if (i in kept) != (j in kept)]
-    outside = "side chain" if kept else None  # no ring, no scaffold
+    outside = "side chain:" if kept else None  # no ring, no scaffold
     return [
-        ("scaffold" if kept.issuperset(atoms) else outside, atoms) for atoms in _pieces(mol, border)
+        ("scaffold" if kept.issuperset(atoms) else outside, atoms) for atoms in pieces(mol, border)
     ]
 
 
@@ -67,7 +74,7 @@ def _rings(mol: "Mol") -> list[Part]:
 
     parts: list[Part] = []
     for atoms in ring_systems(mol):
-        words = ring_name(mol, atoms)
+        words = ring_system_name(mol, atoms)
         written = Chem.MolFragmentToSmiles(mol, atoms, isomericSmiles=False)
         parts.append((f"{words} ring" if words else f"ring {written}", atoms))
     return parts
@@ -94,31 +101,16 @@ def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool
     return parts
 
 
-def _pattern(smarts: str) -> Any:
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        pattern = Chem.MolFromSmarts(smarts) if isinstance(smarts, str) else None
-    if pattern is None or not pattern.GetNumAtoms():
-        raise ValueError(f"RDKit cannot read the SMARTS {smarts!r}.")
-    return pattern
-
-
-def _pieces(mol: "Mol", ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Return the atoms of each connected piece after removing the bonds between these atoms."""
-    from rdkit import Chem
-
-    bonds = sorted({mol.GetBondBetweenAtoms(*pair).GetIdx() for pair in ends})
-    cut = Chem.FragmentOnBonds(mol, bonds, addDummies=False) if bonds else mol
-    return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
+def named_groups() -> list[tuple[str, str]]:
+    """Return functional groups by name, as SMARTS, in the order in which they are matched."""
+    rows = packaged_rows(__package__, "functional_groups.csv")
+    return [(row["name"], row["smarts"]) for row in rows]
 
 
 def _brics(mol: "Mol") -> list[Part]:
     from rdkit.Chem import BRICS
 
-    return [
-        (None, atoms) for atoms in _pieces(mol, (ends for ends, _ in BRICS.FindBRICSBonds(mol)))
-    ]
+    return [(None, atoms) for atoms in pieces(mol, (ends for ends, _ in BRICS.FindBRICSBonds(mol)))]
 
 
 SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
@@ -126,18 +118,31 @@ SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
     "scaffold": _scaffold,
     "rings": _rings,
     "groups": lambda mol: _matches(
-        mol, [(name, _pattern(smarts)) for name, smarts in NAMED_GROUPS], largest_first=True
+        mol, [(name, read_pattern(smarts)) for name, smarts in named_groups()], largest_first=True
     ),
-    "components": lambda mol: [(None, atoms) for atoms in _pieces(mol, ())],
+    "residues": residues,
+    "protac": degrader,
+    "components": lambda mol: [(None, atoms) for atoms in pieces(mol, ())],
 }
+AUTO = "auto"  # the scheme that suits the molecule
 GRAPH_SCHEMES = ("communities", "components")
 SCHEME_TITLES = {
     "brics": "BRICS fragments",
     "scaffold": "the Murcko scaffold and side chains",
     "rings": "ring systems",
     "groups": "functional groups",
+    "residues": "residues",
+    "protac": "the parts of a degrader",
+    "core": "a core and its R-groups",
     **dict(zip(GRAPH_SCHEMES, GRAPH_SCHEMES, strict=True)),
 }
+
+
+def divided_line(schemes: Mapping[str, int]) -> str:
+    """Say how molecules were divided, from their number by scheme: "residues (3 molecules)"."""
+    named = ((SCHEME_TITLES.get(name, "matches of SMARTS"), n) for name, n in schemes.items())
+    listed = [f"{title} ({n:,} molecule{'s' * (n > 1)})" for title, n in named]
+    return ", ".join(sorted(listed))
 
 
 def parts_of_graph(
@@ -152,11 +157,12 @@ def parts_of_graph(
 
     if isinstance(scheme, Mapping):
         return "parts", _named_parts(scheme, count)
-    if graph is None or not isinstance(scheme, str) or scheme not in GRAPH_SCHEMES:
+    if graph is None or not isinstance(scheme, str) or scheme not in (*GRAPH_SCHEMES, AUTO):
         raise ValueError(
             f"{scheme!r} divides molecules: a graph is divided by 'communities', 'components', or"
             " your parts, as {name: numbers of nodes}."
         )
+    scheme = GRAPH_SCHEMES[0] if scheme == AUTO else scheme
     undirected = nx.Graph()
     undirected.add_nodes_from(range(count))
     undirected.add_edges_from(graph.edges.T.tolist())

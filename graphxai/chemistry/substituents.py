@@ -5,33 +5,24 @@ Stereochemistry is left out, and so is the hydrogen that "1H-" indicates.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .name_tables import RINGS, SUBSTITUENTS
-from .names import cut_smiles, described, group_names, quietly_read, ring_systems, skeleton
+from .names import (
+    cut_smiles,
+    described,
+    group_names,
+    quietly_read,
+    ring_systems,
+    substituent_table,
+)
+from .ring_system_names import ring_table, skeleton
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
 
 LONGEST = 60  # characters; a longer name says less than a formula
-_AS_PREFIX = {"hydroxyl": "hydroxy", "carboxyl": "carboxy", "carboxamide": "carbamoyl"}
-_MORE = (
-    ("benzyl", "*Cc1ccccc1"),
-    ("benzoyl", "*C(=O)c1ccccc1"),
-    ("benzyloxy", "*OCc1ccccc1"),
-    ("anilino", "*Nc1ccccc1"),
-    ("acetamido", "*NC(C)=O"),
-    ("acetoxy", "*OC(C)=O"),
-    ("pivaloyl", "*C(=O)C(C)(C)C"),
-    ("allyl", "*CC=C"),
-    ("propargyl", "*CC#C"),
-    ("guanidino", "*NC(=N)N"),
-    ("ureido", "*NC(N)=O"),
-    ("sulfo", "*S(=O)(=O)O"),
-    ("adamantan-1-yl", "*C12CC3CC(CC(C3)C1)C2"),
-)
 _ALKYL = ("methyl", "ethyl", "propyl", "butyl", "pentyl", "hexyl", "heptyl", "octyl", "nonyl")
 # Names that need no brackets in a longer one.
 _PLAIN_NAMES = """
@@ -202,8 +193,15 @@ def _ring(mol: "Mol", anchor: int, first: int) -> str | None:
             if name is None:
                 return None
             branches.append((index, name))
-    best = min(_numbered(mol, system, first, parent, branches))
-    free, prefixes = best[0], _prefixes([(text, name) for _, text, name in best[2]])
+    numberings = []
+    for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
+        if set(match) == set(system):
+            locant_of = dict(zip(match, parent.locants, strict=True))
+            rows = sorted((locant_of[at], _text(locant_of[at]), name) for at, name in branches)
+            by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
+            numberings.append((locant_of[first], [locant for locant, _, _ in rows], by_name))
+    free, _, named = min(numberings)
+    prefixes = _prefixes([(text, name) for _, text, name in named])
     if parent.stem.endswith("yl"):
         return f"{prefixes}{parent.stem}"
     joint = "-" if prefixes and parent.stem[0].isdigit() else ""
@@ -211,28 +209,6 @@ def _ring(mol: "Mol", anchor: int, first: int) -> str | None:
 
 
 _Locant = tuple[int, str]
-_Numbering = tuple[_Locant, tuple[_Locant, ...], list[tuple[str, str, str]]]
-
-
-def _numbered(
-    mol: "Mol",
-    system: Sequence[int],
-    first: int,
-    parent: _Parent,
-    branches: Sequence[tuple[int, str]],
-) -> Iterator[tuple[_Locant, tuple[_Locant, ...], list[tuple[_Locant, str, str]]]]:
-    """Yield each way to number the ring.
-
-    A numbering consists of the locant of the attachment, the locants of the branches, and the
-    branches with locants and names.
-    """
-    for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
-        if set(match) != set(system):
-            continue
-        locant_of = dict(zip(match, parent.locants, strict=True))
-        rows = sorted((locant_of[index], _text(locant_of[index]), name) for index, name in branches)
-        by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
-        yield locant_of[first], tuple(locant for locant, _, _ in rows), by_name
 
 
 def _text(locant: _Locant) -> str:
@@ -264,22 +240,19 @@ def _listed() -> dict[str, str]:
     """Return the names of small groups with one open end by canonical SMILES."""
     from rdkit import Chem
 
-    single = [(_AS_PREFIX.get(name, name), s) for name, s in SUBSTITUENTS if s.count("*") == 1]
-    return {Chem.CanonSmiles(s): name for name, s in (*single, *_MORE) if "*=" not in s}
+    single = [row for row in substituent_table() if row["smiles"].count("*") == 1]
+    named = [(row["prefix"] or row["name"], row["smiles"]) for row in single]
+    return {Chem.CanonSmiles(smiles): name for name, smiles in named if "*=" not in smiles}
 
 
 @cache
 def _parents() -> dict[str, _Parent]:
     """Return the named rings by their skeleton."""
-    from rdkit import Chem
-
     parents = {}
-    for _, smiles, *numbered in RINGS:
-        mol = Chem.MolFromSmiles(smiles)
+    for _, mol, stem, letters in ring_table():
         places = tuple(range(mol.GetNumAtoms()))
-        if numbered:
-            stem, *letters = numbered
-            locants = letters[0].split() if letters else [str(k + 1) for k in places]
+        if stem:
+            locants = letters.split() or [str(k + 1) for k in places]
             pairs = ((int(text.rstrip("ab")), text.strip("0123456789")) for text in locants)
             parents[skeleton(mol, places)] = _Parent(stem, mol, tuple(pairs))
     return parents

@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from rdkit import Chem, rdBase
-from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from graphxai.api import OneOrMoreModels, predict
+from graphxai.datasets.matched_pairs import Exchange
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
+from graphxai.visualization.grid import scaffold
 
-from .matched_pairs import Exchange, matched_pairs
+from .matching import read_pattern
 from .measurements import MOST_COMPARED, Measurements
 from .names import quietly_read
 
@@ -197,11 +198,9 @@ def changes_among(
     measured: Measurements, predicted: PredictionsOf, at_least: int = 2
 ) -> TableChanges:
     """Find what each exchange of a part did among measured compounds, as `table_changes` does."""
-    values = dict(islice(measured.values.items(), MOST_COMPARED))
-    names = list(values)
     pairs_of: dict[Exchange, list[tuple[str, str]]] = defaultdict(list)
-    for (i, j), pair in matched_pairs([Chem.MolFromSmiles(smiles) for smiles in names]).items():
-        exchange, before, after = pair.exchange, names[i], names[j]
+    for before, after, pair in measured.pairs:
+        exchange = pair.exchange
         if _size(exchange.old) > _size(exchange.new):
             exchange, before, after = exchange.reversed, after, before
         pairs_of[exchange].append((before, after))
@@ -215,11 +214,11 @@ def changes_among(
             was, then = predictions[a], predictions[b]
             if was is not None and then is not None and was.keys() == then.keys():
                 change = {name: _change(before, then[name]) for name, before in was.items()}
-                made.append(ChangedPair(a, b, values[b] - values[a], change))
+                made.append(ChangedPair(a, b, measured.values[b] - measured.values[a], change))
         if len(made) >= at_least:
             kept.append(MeasuredExchange(exchange, tuple(made)))
     kept.sort(key=lambda each: (-len(each.pairs), str(each.exchange)))
-    return TableChanges(measured.name, tuple(kept), len(values))
+    return TableChanges(measured.name, tuple(kept), min(len(measured.values), MOST_COMPARED))
 
 
 def rgroup_table(
@@ -275,30 +274,27 @@ def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
         For each molecule that has the core, the SMILES of its "Core", "R1" and so on.
 
     Raises:
-        ValueError: the core is not understood.
+        ValueError: the core is not understood, or takes too long.
     """
     # RDKit's stub of this module is not valid Python, which type checkers of our users would say
     decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
-    pattern = read_core(core)
+    pattern = read_pattern(core)
     options = decomposition.RGroupDecompositionParameters()
     options.removeAllHydrogenRGroups = True
     options.timeout = SECONDS
-    with rdBase.BlockLogs():
-        divided, unmatched = decomposition.RGroupDecompose(
-            [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
-        )
+    try:
+        with rdBase.BlockLogs():
+            divided, unmatched = decomposition.RGroupDecompose(
+                [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
+            )
+    except RuntimeError:  # RDKit's, when the time is over
+        raise ValueError(
+            f"dividing {len(smiles)} compounds by the core {core[:80]} took more than"
+            f" {SECONDS:g} s: name the places of its R-groups, as in c1cc([*:1])ccc1[*:2]."
+        ) from None
     left_out = set(unmatched)
     kept = [text for k, text in enumerate(smiles) if k not in left_out]
     return dict(zip(kept, divided, strict=True))
-
-
-def read_core(core: str) -> Chem.Mol:
-    """Return the pattern of a core. Raises ValueError if it is not understood."""
-    with rdBase.BlockLogs():
-        pattern = Chem.MolFromSmarts(core)
-    if pattern is None or not pattern.GetNumAtoms():
-        raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
-    return pattern
 
 
 def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> Measurements:
@@ -345,18 +341,11 @@ def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int
         molecules: the molecules.
         most: how many cores to return.
     """
-    scaffolds = [_scaffold(mol) for mol in molecules]
+    scaffolds = [scaffold(mol) for mol in molecules]
     counts = Counter(filter(None, scaffolds))
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return {
-        core: [k for k, scaffold in enumerate(scaffolds) if scaffold == core]
+        core: [k for k, of_molecule in enumerate(scaffolds) if of_molecule == core]
         for core, count in ranked[:most]
         if count >= SMALLEST_SERIES
     }
-
-
-def _scaffold(mol: Chem.Mol) -> str:
-    try:
-        return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol))
-    except (ValueError, RuntimeError):  # RDKit cannot make one of each molecule
-        return ""

@@ -3,8 +3,9 @@
 A change keeps the configuration that it leaves alone, and its new stereocentres give isomers.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,8 @@ from rdkit.Chem import rdChemReactions
 
 from graphxai.datasets.canonical_form import isomers_of, undrawn_centres
 
-from .transformation_table import TRANSFORMATIONS
+from .matched_pairs import ShrunkenMean
+from .transformation_table import TRANSFORMATIONS, UNSTABLE
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
 
@@ -40,6 +42,7 @@ class Change:
     atoms: frozenset[int]
     origin: tuple[int, ...] = ()
     isomers: tuple[str, ...] = ()
+    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict, hash=False)
 
 
 def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
@@ -65,13 +68,15 @@ def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
 class NewMolecules:
     """Tells what a product changed in a molecule, and passes on every new molecule once.
 
-    Products with too many new stereocentres to list their isomers are left out.
+    Products with too many new stereocentres to list their isomers are left out, and those with a
+    new unstable group.
     """
 
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
         self.mol = mol
         self.keep = frozenset(keep)
         self.undrawn = frozenset(undrawn_centres(mol))
+        self.unstable = unstable_groups(mol)
         self.states = [_state(atom) for atom in mol.GetAtoms()]
         self.near = [frozenset(a.GetIdx() for a in atom.GetNeighbors()) for atom in mol.GetAtoms()]
         self.seen = {Chem.MolToSmiles(mol)}
@@ -109,10 +114,26 @@ class NewMolecules:
         isomers: tuple[str, ...] | None = ()
         if origins and not touched:
             after = Chem.MolFromSmiles(smiles)
-            isomers = isomers_of_new_centres(after, origins, self.undrawn)
+            new = [i for i in undrawn_centres(after) if origins[i] not in self.undrawn]
+            if 2 ** len(new) > MOST_ISOMERS:
+                isomers = None
+            elif len(made := isomers_of(after, new)[0]) > 1:
+                isomers = tuple(made)
+        if unstable_groups(product) - self.unstable:
+            return
         if not touched and isomers is not None:
             self.seen.add(smiles)
             yield Change(smiles, name, source, frozenset(atoms), origins, isomers)
+
+
+def unstable_groups(mol: Chem.Mol) -> Counter[str]:
+    """Count the groups of `UNSTABLE` in a molecule."""
+    return +Counter({name: len(mol.GetSubstructMatches(group)) for name, group in _unstable()})
+
+
+@cache
+def _unstable() -> tuple[tuple[str, Chem.Mol], ...]:
+    return tuple((name, Chem.MolFromSmarts(smarts)) for name, smarts in UNSTABLE)
 
 
 @cache
@@ -230,7 +251,9 @@ def _tag(
     for k in came:
         now[k] = gone[0]
     tag = before.GetAtomWithIdx(old).GetChiralTag()
-    return tag if _is_even([was.index(i) for i in now]) else _TAGS[1 - _TAGS.index(tag)]
+    order = [was.index(i) for i in now]
+    swaps = sum(a > b for k, a in enumerate(order) for b in order[k + 1 :])
+    return _TAGS[1 - _TAGS.index(tag)] if swaps % 2 else tag
 
 
 def _neighbours(mol: Chem.Mol, index: int) -> list[int]:
@@ -242,11 +265,6 @@ def _neighbours(mol: Chem.Mol, index: int) -> list[int]:
     atom = mol.GetAtomWithIdx(index)
     listed = [bond.GetOtherAtomIdx(index) for bond in atom.GetBonds()]
     return [*listed, _HYDROGEN] if len(listed) == 3 else listed
-
-
-def _is_even(order: Sequence[int]) -> bool:
-    swaps = sum(a > b for k, a in enumerate(order) for b in order[k + 1 :])
-    return swaps % 2 == 0
 
 
 def _beside(
@@ -296,22 +314,3 @@ def _keep_bond(
     opposite = {Chem.BondStereo.STEREOE: Chem.BondStereo.STEREOTRANS}
     opposite[Chem.BondStereo.STEREOZ] = Chem.BondStereo.STEREOCIS
     bond.SetStereo(opposite.get(stereo, stereo))
-
-
-def isomers_of_new_centres(
-    mol: Chem.Mol, origin: Sequence[int], undrawn: Collection[int]
-) -> tuple[str, ...] | None:
-    """Return the SMILES of all isomers at stereocentres that the molecule before did not have.
-
-    The result is empty if there is no new centre, and None for more isomers than `MOST_ISOMERS`.
-
-    Args:
-        mol: the molecule after the change.
-        origin: for each of its atoms, the atom that it was before, or -1.
-        undrawn: centres before whose configuration was not drawn; they stay as they are.
-    """
-    new = [i for i in undrawn_centres(mol) if origin[i] not in undrawn]
-    if 2 ** len(new) > MOST_ISOMERS:
-        return None
-    isomers, _ = isomers_of(mol, new)
-    return tuple(isomers) if len(isomers) > 1 else ()

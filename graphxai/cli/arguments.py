@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from graphxai.runtime.options import as_in, option
 from graphxai.runtime.reading import readable_file
 
-from .listing import model_names
+from .listing import model_names, require_method
 from .options import was_given
 from .terminal import tell
 
@@ -72,13 +72,6 @@ class ModelsOptions:
 
 
 @dataclass(frozen=True)
-class SeedOptions:
-    """What is drawn at random."""
-
-    seed: int = option(0, "Seed of everything that is drawn at random.", ALWAYS)
-
-
-@dataclass(frozen=True)
 class SharedOptions:
     """What several commands have in common. Each takes what it uses, see `as_in`."""
 
@@ -92,7 +85,7 @@ class SharedOptions:
         ("graphs",),
         minimum=0,
     )
-    seed: int = as_in(SeedOptions, "seed")
+    seed: int = option(0, "Seed of everything that is drawn at random.", ALWAYS)
     device: str | None = option(None, "Where to compute, such as 'cuda' [default: cpu].", PROCESSED)
 
 
@@ -102,27 +95,57 @@ def share_imports() -> None:
         multiprocessing.set_forkserver_preload(["torch", "rdkit.Chem", "graphxai.tables.run"])
 
 
-class Reading(Protocol):
-    """Options that say how a model reads molecules, as `ModelOptions` does."""
+def require_sense(
+    source: str | Path,
+    kind: str,
+    models: Sequence[str | None] = (),
+    methods: Sequence[str] = (),
+    columns: tuple[str | None, str | None] = (None, None),
+) -> None:
+    """Raise ValueError for a misspelt name or SMILES before PyTorch is imported, which takes long.
 
-    @property
-    def as_drawn(self) -> bool:
-        """Whether molecules are read as they are drawn."""
+    What only a loaded model can tell is left to it, such as what a user's Python file defines.
 
+    Args:
+        source: what the command reads, of this kind.
+        kind: see `kind_of`.
+        models, methods: their names, where None stands for the default.
+        columns: the columns with the structures and the names of a table, where they are named.
+    """
+    from graphxai.models.graphormer import locate
+    from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
-class ModelsReading(Reading, Protocol):
-    """Options that name models and say how they read molecules, as `ModelsOptions` does."""
+    named = [name for name in models if name is not None]
+    if any(is_chemprop_path(name) or ".py:" in name for name in named):
+        return
+    for name in named:
+        locate(name)
+    for name in methods:
+        require_method(name)
+    if kind == "table":
+        from graphxai.datasets.tables.table import open_table
 
-    @property
-    def model(self) -> list[str] | None:
-        """The names or folders of the models."""
+        table = open_table(source, columns[0])
+        table.structures  # noqa: B018 (raises an error that says what is missing)
+        if columns[1] is not None:
+            table.column(columns[1])
+    elif kind == "smiles":
+        from rdkit import rdBase
+
+        from graphxai.datasets.featurising import MAX_ATOMS
+        from graphxai.datasets.molecule_reading import MoleculeError, read_molecules
+
+        with rdBase.BlockLogs():
+            (read,) = read_molecules([str(source)], MAX_ATOMS)
+        if isinstance(read, MoleculeError):
+            raise read
 
 
 def load_with_warning(
     name_or_folder: str | Path,
     device: str | None = None,
     *,
-    reading: Reading | None = None,
+    reading: Any = None,
     reads_features: bool = True,
 ) -> "Model":
     """Load a model to a device, and say on standard error if its scores or intervals are no use.
@@ -130,9 +153,10 @@ def load_with_warning(
     Args:
         name_or_folder: the model.
         device: where to compute.
-        reading: how it reads molecules.
+        reading: options that say how it reads molecules, as `ModelOptions` does.
         reads_features: whether it gets the features of whole molecules that the options name.
     """
+    require_sense("", "", [str(name_or_folder)])
     from graphxai.api import load
     from graphxai.learning.reliability import uninformative, useless_tasks
     from graphxai.models.graphormer import require_purpose
@@ -151,8 +175,8 @@ def load_with_warning(
     return model
 
 
-def load_several(reading: ModelsReading, default: str = "bace") -> "list[Model]":
-    """Load models of molecules as `load_with_warning` does.
+def load_several(reading: Any, default: str = "bace") -> "list[Model]":
+    """Load models of molecules as `load_with_warning` does, by options such as `ModelsOptions`.
 
     Features of whole molecules are given to the models of chemprop among them. Raises ValueError if
     there are features but no such model, or several models of which one does not read molecules.

@@ -8,7 +8,15 @@ import typer
 
 from graphxai.runtime.options import as_in, option
 
-from .arguments import ALWAYS, load_with_warning, model_line, require_out, share_imports, show_table
+from .arguments import (
+    ALWAYS,
+    load_with_warning,
+    model_line,
+    require_out,
+    require_sense,
+    share_imports,
+    show_table,
+)
 from .fragments import (
     SHAPLEY,
     FragmentOptions,
@@ -63,11 +71,13 @@ def audit(
 
     `graphxai audit new.csv --model runs/salts --as-drawn --scheme components`
     """
+    refuse_inapplicable(context, "table")
+    methods = [] if options.method == SHAPLEY else [options.method]
+    require_sense(table, "table", [options.model], methods, (settings.smiles_column, None))
     from graphxai.chemistry.audit import HEAD, GroupEvidence, audited_task, labels_in
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
 
-    refuse_inapplicable(context, "table")
     require_out(options.out, table, (*FRAMES, ".json"))
     division = division_of(options)
     loaded = load_with_warning(options.model, reading=options)

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,7 @@ from .terminal import echo, echo_left_out, print_table, tell, typed_command
 
 NAMED = ("bace", "mnist-superpixels")
 MODELS = (*NAMED, "ogb", "checkpoint")  # not for rules, for which models are trained
+ON_CLIFFS = (*MODELS, "cliffs")
 METHODS = ",".join(MEASURED_METHODS)
 RULES = "indole,halogen,logp"
 OF_LAYERS = 20  # graphs whose relevance is summed at every layer
@@ -35,8 +36,7 @@ class BenchmarkOptions:
     )
     metrics: list[str] | None = option(
         None,
-        "'all', or metric names separated by commas [default:"
-        " auac,au_mse,srg,partial_sums_scaled].",
+        "'all', or metric names separated by commas [default: auac,au_mse,srg,exchange_error].",
         MODELS,
     )
     operators: list[str] | None = option(
@@ -52,9 +52,11 @@ class BenchmarkOptions:
     target: str | None = option(
         None,
         "'true' (the label), 'predicted', or a class [default: true if there are labels].",
-        MODELS,
+        ON_CLIFFS,
     )
-    task: str | None = option(None, "Task, if the model has several [default: the first].", MODELS)
+    task: str | None = option(
+        None, "Task, if the model has several [default: the first].", ON_CLIFFS
+    )
     model: list[str] | None = option(
         None, "Checkpoint to use instead of the bundled one; repeat for several seeds.", MODELS
     )
@@ -65,10 +67,21 @@ class BenchmarkOptions:
         names_kind=False,
     )
     smiles_column: str | None = as_in(
-        SharedOptions, "smiles_column", applies_to=("checkpoint", "rules")
+        SharedOptions, "smiles_column", applies_to=("checkpoint", "rules", "cliffs")
     )
     label_column: str | None = option(
-        None, "Column with the true class, as name or number.", ("checkpoint",), names_kind=False
+        None,
+        "Column with the true class, as name or number; for cliffs with measured values [default:"
+        " named after the task].",
+        ("checkpoint", "cliffs"),
+        names_kind=False,
+    )
+    truth: Literal["cliffs"] | None = option(
+        None,
+        "'cliffs' scores pairs of similar compounds of a table that differ at least tenfold, by the"
+        " atoms that differ.",
+        ("checkpoint", "cliffs"),
+        names_kind=False,
     )
     truths: str | None = option(
         None,
@@ -163,15 +176,25 @@ def benchmark(
 
     `graphxai benchmark rules molecules.csv --rule indole --methods all` trains on molecules whose
     relevant atoms are known, and scores the methods against these atoms.
+
+    `graphxai benchmark runs/mine test.csv --truth cliffs` scores them by the atoms in which similar
+    compounds of very different potency differ.
     """
     kind = source if source in (*NAMED, "rules") else "checkpoint"
     kind = "ogb" if is_ogb_name(source) else kind
+    if options.truth == "cliffs" and table is not None and kind == "checkpoint":
+        kind = "cliffs"
     refuse_inapplicable(context, kind)
     if options.training is not None and options.refit is None:
         raise typer.BadParameter("--training is for --refit.")
     if kind == "rules":
         _benchmark_rules(table, options)
         return
+    if table is not None and kind == "cliffs":
+        _benchmark_cliffs(source, table, options)
+        return
+    if options.truth == "cliffs":
+        raise typer.BadParameter("--truth cliffs needs a checkpoint folder and a table.")
     if table is not None and kind != "checkpoint":
         raise typer.BadParameter(
             "a table goes with a checkpoint folder, not with a named data set."
@@ -280,11 +303,7 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
     from graphxai.learning.recipes.rules import benchmark_rule
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
 
-    folder = options.out or Path("bench") / "rules"
-    if folder.exists() and any(folder.iterdir()) and not options.resume:
-        raise FileExistsError(
-            f"{folder} already holds a run; add --resume or choose another folder."
-        )
+    folder = _empty_folder(options, "rules")
     rules = _listed(options.rule, RULES)
     rules = list(ALL_RULES) if rules == "all" else [get_rule(name).name for name in rules]
     names = _listed(options.methods, METHODS)
@@ -315,6 +334,53 @@ def _benchmark_rules(table: Path | None, options: BenchmarkOptions) -> None:
     tell(f"written: {folder / 'summary.md'}")
 
 
+def _empty_folder(options: BenchmarkOptions, name: str) -> Path:
+    """Return the output folder, which holds no run unless that is continued."""
+    folder = options.out or Path("bench") / name
+    if folder.exists() and any(folder.iterdir()) and not options.resume:
+        raise FileExistsError(
+            f"{folder} already holds a run; add --resume or choose another folder."
+        )
+    return folder
+
+
+def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -> None:
+    """Score methods by the atoms in which the activity cliffs of a table differ."""
+    from graphxai.api import load
+    from graphxai.chemistry.cliff_truth import evaluate_cliffs
+    from graphxai.chemistry.measurements import Measurements
+    from graphxai.contract.target import Target
+    from graphxai.evaluation.ground_truth_report import ROWS, detail
+    from graphxai.explanation.compute.models import standardisation_of
+    from graphxai.explanation.files import write_csv
+    from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole
+
+    folder = _empty_folder(options, "cliffs")
+    model, target = load(checkpoint), Target(options.target, options.task)
+    name = target.task_in(model.config).name
+    columns = [options.label_column or name]
+    way = standardisation_of(model)
+    measured = Measurements.read(table, columns, options.smiles_column, way, [name])
+    rows = evaluate_cliffs(
+        model,
+        list(measured.values),
+        list(measured.values.values()),
+        _listed(options.methods, METHODS),
+        target=target,
+        limit=options.limit,
+        seed=options.seed,
+    )
+    counts = (f"{count} {why}" for why, count in rows.attrs["left_out"].items() if count)
+    left_out = ", ".join(counts) or "none"
+    title = f"{rows.graph.nunique()} activity cliffs in {measured.name}; left out: {left_out}"
+    text = f"{title}\n\n{detail(rows)}\n"
+    with exclusive_lock(folder_at(folder)):
+        write_csv(rows, folder / ROWS, index=False)
+        write_whole(folder / "summary.md", text)
+    echo(text)
+    tell(f"written: {folder / 'summary.md'}")
+
+
 def _listed(values: list[str] | None, default: str) -> Any:
     """Read names that are given one by one or separated by commas. "all" stays "all"."""
     names = [n.strip() for value in values or [default] for n in value.split(",") if n.strip()]
@@ -322,7 +388,7 @@ def _listed(values: list[str] | None, default: str) -> Any:
 
 
 def _print(report: Any, folder: Path) -> None:
-    for line in report.robustness_sentences():
+    for line in report.sentences():
         echo(line)
     frame = report.table(costs=True)
     shown: list[str] = [*list(frame.columns)[:-2][:2], "ms", "passes"]

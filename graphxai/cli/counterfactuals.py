@@ -1,22 +1,28 @@
 """The command `graphxai counterfactuals`: what to change so that the prediction changes."""
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphxai.chemistry.settings import SearchSettings
+from graphxai.chemistry import SearchSettings
+from graphxai.runtime.options import option
 
 from .answers import answer, counts
 from .arguments import (
+    ALWAYS,
     ModelsOptions,
     kind_of,
     load_several,
     require_out,
+    require_sense,
     show_table,
 )
-from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
+from .options import APPLIES_ALWAYS, refuse_inapplicable, settings_as_options
 from .terminal import echo, echo_left_out, tell
 
 if TYPE_CHECKING:
@@ -25,6 +31,36 @@ if TYPE_CHECKING:
     from graphxai.chemistry.measurements import Measurements
     from graphxai.explanation.compute.models import Model
     from graphxai.tables.rows import RowSource, TableRow
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What changes are compared with, what is read of a table, and where the results go."""
+
+    measured: Path | None = option(
+        None,
+        "Table with measured values, to compare the changes with [default: the table of"
+        " molecules, if it has a column named after a task].",
+        ALWAYS,
+    )
+    measured_column: str | None = option(
+        None, "Column of these values [default: named after a task].", ALWAYS
+    )
+    smiles_column: str | None = option(
+        None,
+        "Column with structures, of a table of molecules or of measured values [default: by its"
+        " name or content].",
+        ALWAYS,
+    )
+    name_column: str | None = option(
+        None, "Column with the names of the molecules.", ("table",), names_kind=False
+    )
+    out: Path = option(
+        Path("counterfactuals.csv"),
+        "Table (.csv, .tsv, .parquet) or structures (.sdf); of one molecule also a picture"
+        " or page.",
+        ALWAYS,
+    )
 
 
 @settings_as_options
@@ -47,40 +83,7 @@ def counterfactuals(
     ] = 12,
     reading: ModelsOptions,
     settings: SearchSettings,
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            help="Table with measured values, to compare the changes with [default: the table of"
-            " molecules, if it has a column named after a task]."
-        ),
-        APPLIES_ALWAYS,
-    ] = None,
-    measured_column: Annotated[
-        str | None,
-        typer.Option(help="Column of these values [default: named after a task]."),
-        APPLIES_ALWAYS,
-    ] = None,
-    smiles_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with structures, of a table of molecules or of measured values [default:"
-            " by its name or content]."
-        ),
-        APPLIES_ALWAYS,
-    ] = None,
-    name_column: Annotated[
-        str | None,
-        typer.Option(help="Column with the names of the molecules."),
-        applies_to("table"),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Table (.csv, .tsv, .parquet) or structures (.sdf); of one molecule also a picture"
-            " or page."
-        ),
-        APPLIES_ALWAYS,
-    ] = Path("counterfactuals.csv"),
+    files: FileOptions,
 ) -> None:
     """Find what to change in a molecule so that the model predicts something else.
 
@@ -104,48 +107,51 @@ def counterfactuals(
     if kind == "image":
         raise ValueError("counterfactuals needs molecules: a SMILES or a table.")
     refuse_inapplicable(context, kind)
-    if measured_column and measured is None and kind == "smiles":
+    if files.measured_column and files.measured is None and kind == "smiles":
         raise typer.BadParameter("--measured-column is a column of a table: give --measured.")
+    require_sense(source, kind, reading.model or (), (), (files.smiles_column, files.name_column))
     from graphxai.chemistry.profile_text import profile, single_goal
     from graphxai.explanation.files import FRAMES, PAGES, PICTURES
 
-    require_out(out, source, (*FRAMES, ".sdf", *(() if kind == "table" else PICTURES + PAGES)))
+    pages = () if kind == "table" else PICTURES + PAGES
+    require_out(files.out, source, (*FRAMES, ".sdf", *pages))
     models = load_several(reading)
     goal = single_goal(models[0], towards) if len(models) == 1 else None
     if goal is None:
         profile(models, towards)  # raises an error that lists the properties
-    if goal is None and measured_column:
+    if goal is None and files.measured_column:
         raise typer.BadParameter("--measured-column is for a single goal.")
     options: dict[str, Any] = {"settings": settings}
-    table = measured or (source if kind == "table" else None)
-    if table is not None:
-        about = table, measured_column, smiles_column
-        required = measured is not None or measured_column is not None
-        if (values := _measured(models, goal, *about, required=required)) is not None:
-            options["measured"] = values
+    table = files.measured or (source if kind == "table" else None)
+    if table is not None and (values := _measured(models, goal, table, files)) is not None:
+        options["measured"] = values
     answer(models=[model.origin.name for model in models])
-    loaded = models if goal is None else models[0]
-    if kind == "smiles":
-        _find_for_molecule(loaded, source, towards, n, options, out)
-    else:
+    from graphxai.chemistry.counterfactuals import counterfactuals as search
+
+    loaded: Any = models if goal is None else models[0]
+    find = partial(search, loaded, towards=towards, n=n, **options)
+    if kind == "table":
         from graphxai.tables.rows import RowSource
 
-        opened = show_table(source, smiles_column)
-        names = opened.column(name_column) if name_column else opened.names_column
-        rows = RowSource(opened, names)
-        _find_for_table(loaded, rows, towards, n, options, out)
+        opened = show_table(source, files.smiles_column)
+        names = opened.column(files.name_column) if files.name_column else opened.names_column
+        _find_for_table(RowSource(opened, names), find, files.out)
+        return
+    from .printing import print_changes
+
+    results = find(source)
+    results.save(files.out)
+    print_changes(results)
+    rows = results.to_frame().to_dict("records")
+    answer(summary=results.summary, counterfactuals=rows, files=[files.out])
+    echo(f"{results.summary}.")
+    tell(f"written: {files.out}")
 
 
 def _measured(
-    models: "list[Model]",
-    goal: "PropertyGoal | None",
-    table: str | Path,
-    column: str | None,
-    smiles_column: str | None,
-    *,
-    required: bool,
+    models: "list[Model]", goal: "PropertyGoal | None", table: str | Path, files: FileOptions
 ) -> "Measurements | dict[str, Measurements] | None":
-    """Read the measured values of a table, or return None if it has none and need not.
+    """Read the measured values of a table, or return None if it has none and nobody named them.
 
     They are those of a single goal, or of all properties.
     """
@@ -156,12 +162,12 @@ def _measured(
     model = models[0]
     try:
         if goal is None:
-            return measured_properties(ModelPanel.of(models), table, smiles_column) or None
+            return measured_properties(ModelPanel.of(models), table, files.smiles_column) or None
         names, way = goal.tasks_of(model), standardisation_of(model)
-        columns = [column] if column else names
-        values = Measurements.read(table, columns, smiles_column, way, names)
+        columns = [files.measured_column] if files.measured_column else names
+        values = Measurements.read(table, columns, files.smiles_column, way, names)
     except ValueError as error:
-        if required:
+        if files.measured is not None or files.measured_column is not None:
             raise
         if goal is not None and isinstance(error, NoNumbersError):
             tell(f"warning: {error}", logging.WARNING)
@@ -173,39 +179,7 @@ def _measured(
     return values
 
 
-def _find_for_molecule(
-    model: "Model | list[Model]",
-    smiles: str,
-    towards: str,
-    n: int,
-    options: dict[str, Any],
-    out: Path,
-) -> None:
-    from graphxai.chemistry.counterfactuals import counterfactuals as find
-
-    from .printing import print_changes
-
-    results: Counterfactuals | ProfileCounterfactuals = find(model, smiles, towards, n, **options)
-    results.save(out)
-    print_changes(results)
-    answer(
-        summary=results.summary,
-        counterfactuals=results.to_frame().to_dict("records"),
-        files=[out],
-    )
-    echo(f"{results.summary}.")
-    tell(f"written: {out}")
-
-
-def _find_for_table(
-    model: "Model | list[Model]",
-    source: "RowSource",
-    towards: str,
-    n: int,
-    options: dict[str, Any],
-    out: Path,
-) -> None:
-    from graphxai.chemistry.counterfactuals import counterfactuals as find
+def _find_for_table(source: "RowSource", find: Callable[..., Any], out: Path) -> None:
     from graphxai.runtime.progress import progress_bar
     from graphxai.runtime.writing import exclusive_lock
 
@@ -219,7 +193,7 @@ def _find_for_table(
             try:
                 if row.problem:
                     raise ValueError(row.problem)
-                changes = find(model, row.smiles, towards, n, progress=False, **options)
+                changes = find(row.smiles, progress=False)
             except ValueError as error:
                 left_out.append(f"row {row.number}: {error}")
             else:
@@ -250,7 +224,9 @@ def _save(
         records = (
             with_items(record, other_cells(row, source.others))
             for row, changes in results
-            for record in changes.to_sdf(**_named(row))
+            for record in changes.to_sdf(
+                row=row.number, **({} if row.name is None else {"name": row.name})
+            )
         )
         write_text(records, out)
         return
@@ -265,8 +241,3 @@ def _save(
             frame.insert(place, headings[name], cells[name])
         tables.append(frame)
     write_table(pd.concat(tables), out, **csv_options(source.table.dialect))
-
-
-def _named(row: "TableRow") -> dict[str, Any]:
-    """Return the number of a row and, if the table has names, the name of its molecule."""
-    return {"row": row.number} | ({} if row.name is None else {"name": row.name})

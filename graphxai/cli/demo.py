@@ -77,14 +77,10 @@ def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
 
 def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
     """Choose the tasks to show: all, or if there are many, that of the likeliest second class."""
-
-    def of_second_class(task: str) -> float:
-        return list(predictions[task].probabilities.values())[1]
-
     if len(predictions) <= FEW:
         return list(predictions)
     with_classes = [task for task, prediction in predictions.items() if prediction.probabilities]
-    return [max(with_classes, key=of_second_class)]
+    return [max(with_classes, key=lambda task: list(predictions[task].probabilities.values())[1])]
 
 
 def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:

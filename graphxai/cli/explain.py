@@ -26,6 +26,7 @@ from .arguments import (
     require_kind,
     require_nodes,
     require_out,
+    require_sense,
     share_imports,
     show_table,
     value_of,
@@ -67,8 +68,8 @@ class ComputingOptions:
     """The scale of the pictures, the nodes to read, and what computes."""
 
     scale: str = option(
-        "own",
-        "Colour scale: 'own' for each picture, 'shared' by the whole table, or a number: the"
+        "shared",
+        "Colour scale: 'shared' by all pictures of a table, 'own' for each, or a number: the"
         " relevance shown in full colour.",
         ("smiles", "table", "image", "graphs"),
     )
@@ -136,6 +137,8 @@ def explain(
     chosen = options.method or [DEFAULT_METHOD]
     methods = [name.strip() for names in chosen for name in names.split(",")]
     drawing = replace(drawing, limit=_limit(computing.scale))
+    columns = (settings.smiles_column, settings.name_column)
+    require_sense(source, kind, [options.model], methods if options.method else (), columns)
     if kind in ("table", "ray", "graphs"):
         if len(methods) > 1:
             raise typer.BadParameter("a table or folder takes one --method at a time.")
@@ -170,8 +173,23 @@ def explain(
         )
         return
     if kind == "ray":
+        from graphxai.tables.cluster import explain_on_ray
+        from graphxai.tables.settings import RaySettings
+
+        chosen_settings = RaySettings(
+            smiles_column=settings.smiles_column,
+            name_column=settings.name_column,
+            target=settings.target,
+            resume=settings.resume,
+            workers=settings.workers,
+            address=cluster.address,
+            shard_rows=cluster.shard_rows,
+        )
+        # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
+        tell("starting Ray; if the run is stopped, continue it with --resume")
         place = options.out or "results"
-        _explain_on_ray(source, model, methods[0], place, settings, cluster)
+        counts = explain_on_ray(model, source, place, methods[0], settings=chosen_settings)
+        _print_counts(counts, place, "column `reason`")
     elif kind == "table":
         if computing.suffix is not None:
             settings = replace(settings, pictures=replace(drawing, suffix=computing.suffix))
@@ -241,13 +259,13 @@ def _explain_table(
     shared_scale: bool,
 ) -> None:
     from graphxai.explainers import get_explainer
-    from graphxai.tables.run import explain_table, largest_relevance
+    from graphxai.tables.run import SCALED, common_limit, explain_table
 
     explainer = get_explainer(method)
     rows = show_table(source, settings.smiles_column, [model]).count()
     if shared_scale and settings.pictures is not None:
-        with progress_bar("colour scale", rows) as advance:
-            limit = largest_relevance(
+        with progress_bar("colour scale", min(rows, SCALED)) as advance:
+            limit = common_limit(
                 model,
                 source,
                 explainer,
@@ -256,7 +274,7 @@ def _explain_table(
                 workers=settings.workers,
                 progress=advance,
             )
-        settings = replace(settings, pictures=replace(settings.pictures, limit=limit or None))
+        settings = replace(settings, pictures=replace(settings.pictures, limit=limit))
     with progress_bar("explaining", rows) as advance:
         counts = explain_table(
             model, source, folder, explainer, settings=settings, progress=advance
@@ -280,32 +298,6 @@ def _print_counts(counts: "TableCounts", folder: Path | str, reasons: Path | str
         raise typer.Exit(1)
 
 
-def _explain_on_ray(
-    source: str,
-    model: "Model",
-    method: str,
-    folder: str,
-    settings: ExplanationSettings,
-    cluster: ClusterSettings,
-) -> None:
-    from graphxai.tables.cluster import explain_on_ray
-    from graphxai.tables.settings import RaySettings
-
-    chosen = RaySettings(
-        smiles_column=settings.smiles_column,
-        name_column=settings.name_column,
-        target=settings.target,
-        resume=settings.resume,
-        workers=settings.workers,
-        address=cluster.address,
-        shard_rows=cluster.shard_rows,
-    )
-    # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
-    tell("starting Ray; if the run is stopped, continue it with --resume")
-    counts = explain_on_ray(model, source, folder, method, settings=chosen)
-    _print_counts(counts, folder, "column `reason`")
-
-
 def _explain_graphs(
     model: "Model",
     source: Path,
@@ -323,6 +315,7 @@ def _explain_graphs(
     from graphxai.api import explain as explain_inputs
     from graphxai.datasets.graph_folders import load_graphs
     from graphxai.explainers import get_explainer
+    from graphxai.explanation.explanations import common_scale
 
     nodes = computing.node or []
     require_nodes(model, nodes)
@@ -338,9 +331,12 @@ def _explain_graphs(
     usable = {key: e for key, e in explained.items() if e is not None}
     _write_tables(usable, folder_at(out))
     drawn = [key for key, e in usable.items() if computing.suffix is not None and e.has_picture]
+    scale: Any = drawing.limit
+    if computing.scale == "shared":
+        scale = common_scale([usable[key] for key in drawn], drawing.palette)
     for key in drawn:
         picture = folder_at(out / "pictures") / f"{key.replace('/', '-')}{computing.suffix}"
-        usable[key].save(picture, scale=drawing.limit, palette=drawing.palette)
+        usable[key].save(picture, scale=scale, palette=drawing.palette)
     left_out = len(explained) - len(usable)
     tell(f"{len(usable)} explained, {left_out} left out: {out}")
     INVOCATION.rejected += left_out

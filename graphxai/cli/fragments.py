@@ -25,6 +25,7 @@ from .arguments import (
     load_with_warning,
     model_line,
     require_out,
+    require_sense,
     share_imports,
     show_table,
 )
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
 
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import Fragments
+    from graphxai.chemistry.schemes import Scheme
     from graphxai.explainers import Explainer
     from graphxai.explanation.compute.models import Model
     from graphxai.explanation.explanation import Explanation
 
-SCHEMES = ("brics", "scaffold", "rings", "groups", "components")
+SCHEMES = ("auto", "brics", "scaffold", "rings", "groups", "residues", "protac", "components")
 SHAPLEY = "shapley"  # besides the names of explainers
 ROWS = 8  # of the table that are printed from each end
 
@@ -57,7 +59,14 @@ class FragmentOptions:
     """How molecules are divided and explained, and which fragments are written."""
 
     scheme: str = option(
-        "brics", "How to divide molecules: brics, scaffold, rings, groups or components.", ALWAYS
+        "auto",
+        "How to divide molecules: brics, scaffold, rings, groups, residues, protac or components."
+        " By default peptides are divided into residues, PROTACs into their parts, all else by"
+        " brics.",
+        ALWAYS,
+    )
+    core: str | None = option(
+        None, "SMARTS of a series' core: divide molecules into it and R-groups.", ALWAYS
     )
     smarts: list[str] | None = option(
         None, "Your own pattern instead, as NAME:SMARTS; repeat for more.", ALWAYS
@@ -111,7 +120,14 @@ def fragments(
     if kind == "image":
         raise ValueError("fragments are parts of molecules: give a SMILES or a table.")
     refuse_inapplicable(context, kind)
+    methods = [] if options.method == SHAPLEY else [options.method]
+    columns = (settings.smiles_column, None)
+    require_sense(source, kind, [options.model], methods, columns)
     division = division_of(options)
+    from graphxai.api import explain
+    from graphxai.chemistry.fragment_table import FragmentTable
+    from graphxai.chemistry.fragments import fragments as divide
+    from graphxai.chemistry.schemes import divided_line
     from graphxai.datasets.labels import with_unit
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
@@ -122,7 +138,12 @@ def fragments(
     minimum = 1 if kind == "smiles" else options.minimum
     with exclusive_lock(options.out):
         if kind == "smiles":
-            summed = _of_molecule(loaded, source, options.method, division, settings.target)
+            explainer, further = _divided(options.method, loaded)
+            explanation = explain(loaded, source, explainer, target=settings.target)
+            parts = divide(explanation, division, **further)
+            table = FragmentTable(division)
+            table.add(parts)
+            summed = SummedFragments(table, parts.explanation, 0, [])
         else:
             summed = sum_over_rows(loaded, source, options, division, settings)
     if summed.last is None:
@@ -140,6 +161,7 @@ def fragments(
     hidden = len(frame) - 2 * ROWS
     if hidden > 0:
         tell(f"{hidden:,} of {len(frame):,} fragments are left out here; all are in {options.out}")
+    tell(f"divided into {divided_line(summed.table.schemes)}")
     listed = f"{_counted(len(frame), 'fragment')} in at least {_counted(minimum, 'molecule')}"
     tell(
         f"{listed}, out of {_counted(summed.table.molecules, 'molecule')}{left_out}: {options.out}"
@@ -178,7 +200,7 @@ def sum_over_rows(
     model: "Model",
     source: str,
     options: FragmentOptions,
-    division: "str | dict[str, str]",
+    division: "Scheme",
     settings: FragmentSettings,
     further: "Callable[[Fragments, int], object] | None" = None,
 ) -> SummedFragments:
@@ -220,21 +242,6 @@ def sum_over_rows(
     return SummedFragments(table, last, rejected, reasons, opened.dialect)
 
 
-def _of_molecule(
-    model: "Model", smiles: str, method: str, division: "str | dict[str, str]", target: str | None
-) -> SummedFragments:
-    """Explain one molecule, and sum relevance over its fragments."""
-    from graphxai.api import explain
-    from graphxai.chemistry.fragment_table import FragmentTable
-    from graphxai.chemistry.fragments import fragments as divide
-
-    explainer, further = _divided(method, model)
-    parts = divide(explain(model, smiles, explainer, target=target), division, **further)
-    table = FragmentTable(division)
-    table.add(parts)
-    return SummedFragments(table, parts.explanation, 0, [])
-
-
 def write_fragments(frame: "pd.DataFrame", out: Path, dialect: Dialect, excel_safe: bool) -> None:
     """Write the fragments in the format of the file's suffix, with six digits in text."""
     import pandas as pd
@@ -257,8 +264,8 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def division_of(options: FragmentOptions) -> str | dict[str, str]:
-    """Return how molecules are divided: a scheme, or the SMARTS patterns by name.
+def division_of(options: FragmentOptions) -> "Scheme":
+    """Return how molecules are divided: a scheme, the core, or the SMARTS patterns by name.
 
     The name of a pattern ends at the first colon.
     """
@@ -272,6 +279,12 @@ def division_of(options: FragmentOptions) -> str | dict[str, str]:
         if not colon or not name.strip() or not smarts.strip():
             raise typer.BadParameter(f"--smarts {text!r}: write NAME:SMARTS.")
         named[name.strip()] = smarts.strip()
+    if options.core is not None:
+        from graphxai.chemistry.modalities import Core
+
+        if named:
+            raise typer.BadParameter("--core and --smarts divide molecules in two ways: give one.")
+        return Core(options.core)
     return named or options.scheme
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
+from graphxai.contract.method_names import MethodName, unknown_method
 from graphxai.contract.tasks import TO_START, is_to_start
 from graphxai.models import graphormer
 
@@ -51,6 +52,14 @@ def method_names(typed: str) -> list[str]:
     *before, last = typed.split(",")
     names = sorted(["best", *(method.name for method in listed_methods())])
     return [",".join([*before, name]) for name in names if name.startswith(last)]
+
+
+def require_method(name: str) -> None:
+    """Raise ValueError if no method has this name."""
+    if name not in get_args(MethodName):
+        names = [method.name for method in listed_methods()]
+        if name not in names:
+            raise unknown_method(name, names)
 
 
 class ListedTask(NamedTuple):

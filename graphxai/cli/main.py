@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from graphxai.runtime.version import VERSION
 
+from .adapt import adapt
 from .answers import INVOCATION, SCHEMA_FILE, print_document, with_shared_options, without_dashes
 from .audit import audit
 from .benchmark import benchmark
@@ -202,6 +203,7 @@ COMMANDS = (
     changes,
     open_app,
     train,
+    adapt,
     examples,
     fit_explainer,
     fit_masked_atoms,

@@ -44,6 +44,7 @@ SOURCES = {
     "mnist-superpixels": "mnist-superpixels",
     "ogb": "a data set of OGB",
     "rules": "rules",
+    "cliffs": "--truth cliffs",
     "checkpoint": "a checkpoint folder",
     "training": "the training compounds",
 }

@@ -21,6 +21,7 @@ from .arguments import (
     load_several,
     model_line,
     require_out,
+    require_sense,
     share_imports,
     show_table,
 )
@@ -64,10 +65,12 @@ def report(
 
     `graphxai report my.csv --model bace --model solubility --goal "pIC50 > 7, solubility > -4"`
     """
+    refuse_inapplicable(context, "table")
+    columns = (settings.smiles_column, settings.name_column)
+    require_sense(table, "table", options.model or (), [options.method], columns)
     from graphxai.runtime.writing import exclusive_lock
     from graphxai.tables.report import report as write_report
 
-    refuse_inapplicable(context, "table")
     show_table(table, settings.smiles_column)
     require_out(options.out, table, (".html", ".htm"))
     share_imports()

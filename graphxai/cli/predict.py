@@ -25,6 +25,7 @@ from .arguments import (
     require_kind,
     require_nodes,
     require_out,
+    require_sense,
     share_imports,
     show_table,
     value_of,
@@ -95,6 +96,8 @@ def predict(
         from graphxai.explanation.files import FRAMES
 
         require_out(out, source, FRAMES)
+    columns = (settings.smiles_column, settings.name_column)
+    require_sense(source, kind, options.model or (), (), columns)
     models = load_several(options, "mnist-superpixels" if kind == "image" else "bace")
     for each in models:
         require_kind(each, source, kind)
@@ -138,8 +141,6 @@ def _predict_properties(models: "list[Model]", value: str | Path, goal: str, lev
 
 def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
     from graphxai.api import predict as predict_one
-    from graphxai.explanation.compute.panel import ModelPanel
-    from graphxai.tables.cells import teacher_cells
 
     from .printing import print_nearness, print_note
 
@@ -147,12 +148,6 @@ def _predict_one(model: "Model", source: str, kind: str, level: float, used: str
     for prediction in predictions.values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
     answer(predictions=[p.at(level).to_dict() | _nearness(p) for p in predictions.values()])
-    if kind == "smiles":
-        for cells in teacher_cells(ModelPanel.of(model), 0, [model.prepare(source).smiles or ""]):
-            for name, text in cells.items():
-                echo(f"{name}: {text}")
-            if cells:
-                answer(teacher=cells)
     tell(used)
     print_note(prediction.note)
     print_nearness(prediction)

@@ -156,7 +156,7 @@ def train(
 
     `graphxai train tox21.csv --target-column "NR-*" --standardise tautomers --out runs/tox21`
 
-    `graphxai train my.csv --target-column pIC50 --time-column date --replicates 3 --keep-teacher
+    `graphxai train my.csv --target-column pIC50 --time-column date --replicates 3
     --out runs/mine`
 
     `graphxai train my.csv --target-column pIC50 --ensemble 5 --out runs/five`

@@ -133,7 +133,17 @@ def batches_for(
     else:
         parts = [list(prepared)]
     goes_alone = getattr(model, "goes_alone", None)
+    if goes_alone is not None:
+        for part in parts:
+            _warn_of_single_passes(model, [item for item in part if goes_alone(item[1].data)])
     return (batch for part in parts for batch in in_batches(part, same_size, goes_alone))
+
+
+def _warn_of_single_passes(model: Any, alone: Sequence[tuple[Key, Input]]) -> None:
+    """Warn of what it costs that these inputs cannot share a batch."""
+    if len(alone) > 1:
+        together = sum(1 for _ in in_batches(alone))
+        model.warn_of_single_passes(model.why_alone(alone[0][1].data), len(alone), together)
 
 
 def in_batches(
@@ -173,4 +183,5 @@ def collated(model: Any, batch: Sequence[tuple[object, Input]]) -> Any:
         plain = getattr(model, "collates_plain_graphs", False)  # others are promised PyG's `Data`
         graphs = [item.graph if plain else item.data for _, item in batch]
         graphs = [graph.clone() if graph.x.is_inference() else graph for graph in graphs]
-        return model.collate(graphs).to(next(model.parameters()).device)
+        size = {"pad_to": fewest} if (fewest := getattr(model, "fewest_nodes", None)) else {}
+        return model.collate(graphs, **size).to(next(model.parameters()).device)

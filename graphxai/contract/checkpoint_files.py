@@ -19,12 +19,15 @@ from torch import Tensor
 from graphxai.runtime.reading import regular_file, small_file
 from graphxai.runtime.writing import folder_at, synced_together, write_whole
 
+from .checkpoint_error import CONFIG as CONFIG
+from .checkpoint_error import CheckpointError as CheckpointError
 from .intervals import Conformal, from_json, to_json
 from .tasks import TaskSet
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 CONFORMAL = "conformal.json"
 PROCESS = "graphxai-process"  # the format of a folder with a Gaussian process
+SUM = "graphxai-sum"  # that of a folder with a process beside another model
 # The types of tensors that a file of weights may hold.
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INVALID = (  # what a configuration that makes no sense can raise
@@ -33,10 +36,6 @@ INVALID = (  # what a configuration that makes no sense can raise
 
 
 Network = TypeVar("Network")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read; the message names the file, the key and the remedy."""
 
 
 def name_of(folder: Path) -> str:
@@ -55,9 +54,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_object(path)
 
 
-def is_process(folder: Path) -> bool:
-    """Return whether a checkpoint folder holds a Gaussian process."""
-    return (folder / CONFIG).is_file() and read_config(folder).get("format") == PROCESS
+def stored_format(folder: Path) -> Any:
+    """Return what the configuration in a folder calls its format, None if it has none."""
+    return read_config(folder).get("format") if (folder / CONFIG).is_file() else None
 
 
 def read_object(path: Path) -> dict[str, Any]:

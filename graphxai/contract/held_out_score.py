@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from graphxai.visualization.text import minus_signs
 
+FEWEST_PAIRS = 20  # matched pairs, below which no figure is given
+
 
 @dataclass(frozen=True)
 class HeldOutScore:
@@ -17,12 +19,14 @@ class HeldOutScore:
         value: the score.
         low: the lower end of its interval at 95 %.
         calibration_error: the expected calibration error of the probabilities.
+        pairs: how well it predicts what a measured exchange changes, as text; "" if unknown.
     """
 
     measure: Literal["R2", "accuracy", "ROC-AUC"]
     value: float
     low: float
     calibration_error: float
+    pairs: str = ""
 
     @property
     def figures(self) -> str:
@@ -32,7 +36,7 @@ class HeldOutScore:
             figures += f", at least {_as_text(self.low)} at 95 %"
         if not math.isnan(self.calibration_error):
             figures += f", calibration error {self.calibration_error:.3f}"
-        return figures
+        return f"{figures}; {self.pairs}" if self.pairs else figures
 
 
 def held_out_score(metadata: Mapping[str, Any], task: str, *, is_class: bool) -> HeldOutScore:
@@ -50,7 +54,29 @@ def held_out_score(metadata: Mapping[str, Any], task: str, *, is_class: bool) ->
         return HeldOutScore("accuracy", _as_number(test.get("accuracy")), _as_number(low), error)
     measure: Literal["R2", "ROC-AUC"] = "ROC-AUC" if is_class else "R2"
     value, low = _in_tables(_mapping(metadata.get("scores")), task, measure)
-    return HeldOutScore(measure, value, low, error)
+    pairs = _mapping(_mapping(_mapping(metadata.get("scores")).get(task)).get("pairs"))
+    return HeldOutScore(measure, value, low, error, "" if is_class else pairs_text(pairs))
+
+
+def pairs_text(pairs: Mapping[str, Any]) -> str:
+    """Say how well measured changes are predicted, or why there is no figure, or "" if unknown.
+
+    Args:
+        pairs: `n`, maybe `r` and `right`, and the same for the pairs of which `both` compounds were
+            tested, as in the scores of a trained model.
+    """
+    if both := _mapping(pairs.get("both")):
+        alone = pairs_text({name: value for name, value in pairs.items() if name != "both"})
+        return f"{alone}; where both compounds were tested, {pairs_text(both)}"
+    n, r, right = (_as_number(pairs.get(name)) for name in ("n", "r", "right"))
+    if math.isnan(n):
+        return ""
+    counted = "1 measured pair" if n == 1 else f"{n:,.0f} measured pairs"
+    if n < FEWEST_PAIRS:
+        return f"{counted}, too few for a figure (at least {FEWEST_PAIRS})"
+    if math.isnan(r):
+        return f"{counted} without a change, of which there is no figure"
+    return f"changes in {counted}: r {_as_text(r)}, {right:.0%} of signs right"
 
 
 def _in_tables(scores: Mapping[str, Any], task: str, measure: str) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Turn what users pass in into a list of inputs, and let the model encode each of them."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,6 +32,7 @@ GROUP = 64  # how many inputs a model encodes at a time
 # This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
 # If one pass answers for several nodes, they have numbers from 2, which `ASKED` holds.
 EXPLAINED_NODE, ASKED = "explained_node", "explained_nodes_asked"
+EDGE_GATES = "edge_gates"  # what is added (E,) to the gates of 1 at the messages along `edge_index`
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     record that cannot be read.
     """
     if is_batch(inputs):
-        return inputs.to_data_list(), True
+        return _graphs_of(inputs), True
     if isinstance(inputs, Mapping):
         raise TypeError("inputs is a mapping: pass its values as a list.")
     if isinstance(inputs, str) and inputs.lower().endswith(TABLE_FILES):  # never a SMILES
@@ -135,6 +137,27 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         return [inputs], False
     from_loader = isinstance(inputs, DataLoader)
     return [value for entry in inputs for value in _single_inputs(entry, from_loader)], True
+
+
+def _graphs_of(batch: Any) -> list[Any]:
+    """Return the graphs of a batch. PyG cannot split sparse tensors, whose blocks are cut here."""
+    values = {} if is_heterogeneous(batch) else batch.to_dict()
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    sparse = {name: value for name, value in tensors.items() if value.layout != torch.strided}
+    if not sparse:
+        return list(batch.to_data_list())
+    dense = copy(batch)
+    for name in sparse:
+        del dense[name]
+    graphs = list(dense.to_data_list())
+    for name, value in sparse.items():
+        ends = batch._slice_dict[name].tolist()  # of rows and columns, as PyG has put them
+        for graph, starts, stops in zip(graphs, ends, ends[1:], strict=False):
+            block = value.to_sparse_coo()
+            for axis, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+                block = block.index_select(axis, torch.arange(start, stop, device=value.device))
+            graph[name] = block.coalesce().to_sparse(layout=value.layout)
+    return graphs
 
 
 def row_index(inputs: Any) -> "pd.Index | None":
@@ -161,7 +184,7 @@ def _structures_in(value: Any) -> list[Any] | None:
 def _single_inputs(entry: Any, from_loader: bool) -> list[Any]:
     """Return the graphs of a batch, the rows of a loader's tensor, or the entry itself."""
     if is_batch(entry):
-        return list(entry.to_data_list())
+        return _graphs_of(entry)
     if from_loader and isinstance(entry, tuple | list) and entry:
         entry = entry[0]  # labels follow it
     return list(entry) if from_loader and isinstance(entry, torch.Tensor) else [entry]

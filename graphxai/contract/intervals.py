@@ -80,7 +80,8 @@ class Conformal:
         none.
         """
         with np.errstate(divide="ignore"):  # a probability may round to 0
-            logits = dict(zip(probabilities, np.log(list(probabilities.values())), strict=True))
+            values = np.log([*probabilities.values()]).tolist()
+        logits = dict(zip(probabilities, values, strict=True))
         difficulty = self.difficulty(similarity)
         margins = {
             name: max(other for key, other in logits.items() if key != name) - logit
@@ -94,13 +95,13 @@ class Conformal:
 
     def _quantile(self, name: str, level: float) -> float:
         """Return the score that a share `level` of new molecules does not exceed."""
-        scores = self._sorted.get(name, np.empty(0))
+        scores = self._sorted.get(name, ())
         rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # the new molecule counts as well
-        return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+        return scores[rank - 1] if rank <= len(scores) else math.inf
 
     @cached_property
-    def _sorted(self) -> dict[str, FloatArray]:
-        return {name: np.sort(np.asarray(values, float)) for name, values in self.scores.items()}
+    def _sorted(self) -> dict[str, Sequence[float]]:
+        return {n: np.sort(np.asarray(scores, float)).tolist() for n, scores in self.scores.items()}
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,21 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.engine.operations import (
+    ADDITIONS,
+    GATHERED,
     LISTS,
     NODES_OF_GRAPH,
     SAVE_RESULTS,
     Saved,
     operation_kind,
 )
+from graphxai.engine.recording import EXITS
 from graphxai.engine.rules import Node, as_given, saved
-from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace
+from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace, refs_in
 from graphxai.rules.operation_rule import BoundOperation
 
 Edge: TypeAlias = tuple[Node, int]  # a node, and the number of one of its results
@@ -189,16 +193,30 @@ def _in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, 
     return ordered
 
 
-class LacksInput(Opaque):
-    """A node has not saved what its operation was computed from; `InputKeeper` can keep it."""
+class LacksValue(Opaque):
+    """A node has not saved what is asked of it; `ValueKeeper` can keep it."""
 
 
-class InputKeeper(TorchDispatchMode):
-    """Keeps, during a pass, the inputs of operations whose nodes save their results alone."""
+class ValueKeeper(TorchDispatchMode):
+    """Keeps, during a pass, what nodes of its graph do not save.
+
+    These are the inputs of operations whose nodes save their results alone, the results of the
+    functions that are called from Python, and the numbers that they add.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._inputs: dict[int, tuple[Tensor, int]] = {}  # by address of the result
+        self._calls = _KeptCalls()
+
+    def __enter__(self) -> "ValueKeeper":
+        self._calls.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._calls.__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -220,6 +238,45 @@ class InputKeeper(TorchDispatchMode):
                 x, version = self._inputs.get(node._saved_result.data_ptr(), (None, 0))
                 if x is not None and x._version == version:
                     node.metadata["self"] = x
+
+    def result(self, node: Node) -> Tensor:
+        """Return the result of a node.
+
+        Raises Opaque if it was not kept, or was written to since.
+        """
+        x, version = self._calls.results.get(node, (None, 0))
+        if x is None or x._version != version:
+            raise Opaque("a constant that is computed", node.name())
+        return x
+
+    def number(self, node: Node) -> float:
+        """Return the number that an addition adds, or zero if it adds none, or it is unknown.
+
+        A number may have been computed from the nodes if any tensor was turned into one.
+        """
+        return 0.0 if self._calls.exited else self._calls.numbers.get(node, 0.0)
+
+
+class _KeptCalls(TorchFunctionMode):
+    """Keeps what the functions that are called from Python result in, by their nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[Node, tuple[Tensor, int]] = {}
+        self.numbers: dict[Node, float] = {}  # that are added
+        self.exited = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.exited = self.exited or getattr(func, "__name__", "") in EXITS
+        if isinstance(out, Tensor) and (node := out.grad_fn) is not None:
+            self.results[node] = out.detach(), out._version
+            kind = NODES_OF_GRAPH.get(node.name())
+            if kind is not None and kind.name in ADDITIONS and len(args) == 2:
+                number = args[1] if isinstance(args[0], Tensor) else args[0]
+                if isinstance(number, float | int) and not kwargs:
+                    self.numbers[node] = -number if kind.name == "sub" else number
+        return out
 
 
 class _TraceWriter:
@@ -264,7 +321,7 @@ class _TraceWriter:
     def _operation(self, node: Node, name: str, kind: Saved) -> None:
         trace, number = self.trace, len(self.trace.ops)
         args, numbers, unseen = self._arguments(node, kind)
-        reads = tuple(ref for arg in args for ref in _refs_of(arg))
+        reads = tuple(refs_in(args))
         depends = live = 0
         for ref in reads:
             depends |= trace.flow.depends[ref.value]
@@ -272,7 +329,7 @@ class _TraceWriter:
         count = len(node._input_metadata)
         results = (self._result(node, k, number, depends, live) for k in range(count))
         makes = tuple(Ref(value, value) for value in results)
-        if unseen and live:
+        if unseen and live and kind.name not in GATHERED:  # these are added to new zeros
             signals = tuple(ref.value for ref in reads if trace.flow.live[ref.value])
             if (name, signals) in self._with_unseen:
                 raise Opaque(f"{kind.name} twice, of the same signal and constants", kind.name)
@@ -320,13 +377,6 @@ class _TraceWriter:
             return self._constant(None)
         value = self._values[source, number]
         return Ref(value, value)
-
-
-def _refs_of(arg: Any) -> Iterator[Ref]:
-    if type(arg) is Ref:
-        yield arg
-    elif isinstance(arg, list):
-        yield from arg
 
 
 def _identity(saved: Any) -> object:

@@ -128,10 +128,6 @@ class FlowQueries:
                 else:
                     yield op, derived
 
-    def is_inverse(self, value: int) -> bool:
-        """Whether a value is a reciprocal."""
-        return self.trace.op_name(value) == "reciprocal"
-
     def are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """Return the first candidate whose entries are summed in a divisor, or None."""
         candidates = list(candidates)
@@ -225,16 +221,13 @@ def first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
             continue
         key = (op.func, tuple(first[ref.value] for ref in op.reads))
         group = alike.setdefault(key, [])
-        equal = next((earlier for earlier in group if _same_numbers(earlier, op)), op)
+        numbers = _numbers_among(op)
+        equal = next((earlier for earlier in group if _numbers_among(earlier) == numbers), op)
         group.append(op)
         for ref, other in zip(op.makes, equal.makes, strict=True):
             first[ref.value] = first[other.value]
     groups = ([op.number for op in group] for group in alike.values())
     return first, [group for group in groups if len(group) > 1]
-
-
-def _same_numbers(a: Op, b: Op) -> bool:
-    return _numbers_among(a) == _numbers_among(b)
 
 
 def _numbers_among(op: Op) -> str:
@@ -281,6 +274,10 @@ def factors_of(op: Op) -> list[int]:
 TOLERANCE = 1e-3  # of the sums
 
 
+class NeedsResults(Exception):
+    """Values decide what an operation does, and the trace has none."""
+
+
 def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     """Whether an operation makes weights that sum to one by a threshold of their own logits.
 
@@ -314,9 +311,12 @@ def _has_own_threshold(queries: FlowQueries, op: Op) -> bool:
 
 
 def _sums_to_one(queries: FlowQueries, op: Op) -> bool:
-    """Whether the recorded results sum to one along an axis, where they are not all zero."""
-    if not queries.trace.memory.tensors:  # autograd's graph holds none of these thresholds
-        return False
+    """Whether the recorded results sum to one along an axis, where they are not all zero.
+
+    Raises NeedsResults for a trace of autograd's graph, which has no results.
+    """
+    if not queries.trace.memory.tensors:
+        raise NeedsResults(op.name)
     weights = queries.trace.tensor(op.out).detach()
     if not weights.numel() or bool((weights < 0).any()):
         return False

@@ -9,11 +9,13 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from graphxai.runtime.scope import Blocks
 
@@ -104,8 +106,9 @@ def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the rows, the columns and the values of the entries of a sparse matrix."""
     if matrix.layout != torch.sparse_coo:
         matrix = matrix.to_sparse_coo()
-    rows, columns = matrix._indices()
-    return rows, columns, matrix._values()
+    matrix = matrix.coalesce()  # `_values` of other matrices has no gradient
+    rows, columns = matrix.indices()
+    return rows, columns, matrix.values()
 
 
 def sparse_mm_reduce(matrix: Tensor, rows: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
@@ -164,13 +167,26 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(rows, columns).view(*a.shape[:-1], b.shape[-1])
 
 
+def laid_out_like(tensor: Tensor, recorded: Tensor) -> Tensor:
+    """Return a tensor with its axes in memory in the order of those of a recorded one.
+
+    A later view of the tensor may depend on it.
+    """
+    strided = tensor.layout == recorded.layout == torch.strided and not recorded.is_nested
+    if not strided or tensor.dim() != recorded.dim() or tensor.stride() == recorded.stride():
+        return tensor
+    order = sorted(range(tensor.dim()), key=recorded.stride, reverse=True)
+    places = [order.index(axis) for axis in range(tensor.dim())]
+    return tensor.permute(order).contiguous().permute(places)
+
+
 def cpu_attention(
     query: Tensor, key: Tensor, value: Tensor, *args: Any, attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute `attention`, and return the logarithms of its sums, too."""
+    """Compute `attention`, laid out like the query, and return the logarithms of its sums, too."""
     out = attention(query, key, value, attn_mask, *args, scale=scale)
-    return out, query.new_zeros(query.shape[:-1])
+    return laid_out_like(out, torch.empty_like(query)), query.new_zeros(query.shape[:-1])
 
 
 def grouped_mm(
@@ -280,31 +296,44 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
     In the meantime, compiled code in other threads runs eagerly too, with the same results.
     """
 
-    def begin() -> Callable[[], None]:
-        stances = ExitStack()
-        stances.enter_context(torch.compiler.set_stance("force_eager"))
-        return stances.close
-
     compiled = any(map(_is_compiled, all_modules(model)))
-    with shared_block("eager", begin) if compiled else nullcontext():
+    eagerly = partial(_enter, torch.compiler.set_stance, "force_eager")
+    with shared_block("eager", eagerly) if compiled else nullcontext():
         yield
 
 
+class _FusedLayout(TorchFunctionMode):
+    """Lays attention out in memory like its query, as PyTorch's fused kernels do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            query = args[0] if args else kwargs["query"]
+            return laid_out_like(out, torch.empty_like(query))
+        return out
+
+
 @contextmanager
-def with_plain_attention() -> Iterator[None]:
+def with_plain_attention(laid_out: bool = False) -> Iterator[None]:
     """Let PyTorch compute attention by products and a softmax within the block.
 
     PyTorch's fused kernels hide the softmax. It has one setting for all threads. In the meantime,
     attention in other threads is computed in this way too.
+
+    Args:
+        laid_out: whether views of the result depend on the layout that fused kernels give it.
     """
 
-    def begin() -> Callable[[], None]:
-        settings = ExitStack()
-        settings.enter_context(sdpa_kernel(SDPBackend.MATH))
-        return settings.close
-
-    with shared_block("plain attention", begin):
+    begin = partial(_enter, sdpa_kernel, SDPBackend.MATH)
+    with shared_block("plain attention", begin), _FusedLayout() if laid_out else nullcontext():
         yield
+
+
+def _enter(block: Callable[[Any], AbstractContextManager[Any]], setting: Any) -> Any:
+    """Enter a block with a setting of PyTorch, and return what leaves it."""
+    opened = ExitStack()
+    opened.enter_context(block(setting))
+    return opened.close
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -316,10 +345,10 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def ties_as_computed() -> AbstractContextManager[bool]:
-    """Within the block, leave ties as PyTorch treats them, which costs nothing."""
+    """Within the block, look for ties only in models that have put entries in an order before."""
     return _as_computed.block(True)
 
 
 def are_ties_as_computed() -> bool:
-    """Whether ties are left as PyTorch treats them."""
+    """Whether ties are left as PyTorch treats them in models that have not ordered entries."""
     return _as_computed.get()

@@ -31,16 +31,18 @@ from torch.utils.hooks import RemovableHandle
 
 from graphxai.engine.autograd_graph import (
     AutogradGraph,
-    InputKeeper,
-    LacksInput,
+    LacksValue,
     Opaque,
+    ValueKeeper,
+    bound_operation,
     requiring_gradients,
+    shape_of,
 )
 from graphxai.engine.fused import ties_as_computed, uncompiled, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, install_hooks, plan_for
 from graphxai.engine.ledger import BIASES, CONSTANTS
 from graphxai.engine.replay import acting_rules
-from graphxai.engine.request import NODES, PassRequest
+from graphxai.engine.request import NODES, PassMemory, PassRequest
 from graphxai.engine.rules import Node, saved
 from graphxai.rules.conservative import (
     DeferredShares,
@@ -53,6 +55,7 @@ from graphxai.rules.conservative import (
 from graphxai.rules.remainders import gradients_of
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
+OUTPUTS = ""  # in place of an attribute
 TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 
 
@@ -61,32 +64,41 @@ class AddedConstants(NamedTuple):
 
     Args:
         biases: the values of biases, for a BatchNorm with its shift by the mean.
-        inputs: the values of the graph's other attributes, or what was looked up by their codes,
-            each with the name of the attribute first.
+        inputs: the values of other constants, each with its line of the ledger first, and last with
+            the attribute whose rows it has, `OUTPUTS`, or None if its rows belong to no graph.
     """
 
     biases: list[tuple[Tensor, Any]]
-    inputs: list[tuple[str, Tensor, GradientEdge]]
+    inputs: list[tuple[str, Tensor, GradientEdge, str | None]]
 
     @property
     def leaves(self) -> list[Any]:
         """The leaves whose gradients the shares need: those of the inputs come first."""
-        return [*(edge for _, _, edge in self.inputs), *(leaf for _, leaf in self.biases)]
+        return [*(edge for _, _, edge, _ in self.inputs), *(leaf for _, leaf in self.biases)]
 
-    def shares_of_inputs(self, request: PassRequest, gradients: list[Tensor]) -> dict[str, Tensor]:
-        """Return the share (B,) of each input, by name."""
+    def shares_of_inputs(
+        self, request: PassRequest, gradients: list[Tensor], weights: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the share (B,) of each input, by line.
+
+        Args:
+            weights: those of the outputs, (B, C).
+        """
         shares: dict[str, Tensor] = {}
-        for (name, value, _), gradient in zip(self.inputs, gradients, strict=False):
-            by_entry = value * gradient.detach()
-            by_row = by_entry.flatten(1).sum(1) if by_entry.dim() > 1 else by_entry
-            count = len(request.layout.mask)
-            graphs = request.graphs_of(name)
-            if name == CONSTANTS:  # of the outputs; a graph without nodes may come last
-                by_row, graphs = by_row[:count], torch.arange(count, device=by_row.device)
-            elif graphs is None:
-                graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
-            before = shares.get(name, by_row.new_zeros(count))
-            shares[name] = before.index_add(0, graphs, by_row)
+        count = len(request.layout.mask)
+        for (line, value, _, rows_of), gradient in zip(self.inputs, gradients, strict=False):
+            by_entry = value * gradient
+            if rows_of is None:
+                share = _divided(by_entry.sum(), weights)
+            else:
+                by_row = by_entry.detach().flatten(1).sum(1) if value.dim() > 1 else by_entry
+                graphs = request.graphs_of(rows_of)
+                if rows_of == OUTPUTS:  # a graph without nodes may come last
+                    by_row, graphs = by_row[:count], torch.arange(count, device=by_row.device)
+                elif graphs is None:
+                    graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
+                share = by_row.new_zeros(count).index_add(0, graphs, by_row.detach())
+            shares[line] = shares[line] + share if line in shares else share
         return shares
 
     def share_of_biases(self, gradients: list[Tensor], like: Tensor) -> Tensor:
@@ -101,38 +113,59 @@ class AddedConstants(NamedTuple):
 
 
 def _added_constants(
-    request: PassRequest, graph: AutogradGraph, plan: HookedPlan, edges: dict[str, GradientEdge]
+    request: PassRequest,
+    graph: AutogradGraph,
+    plan: HookedPlan,
+    edges: dict[str, GradientEdge],
+    keeper: ValueKeeper | None,
 ) -> AddedConstants:
     """Return what a pass adds to signals.
 
     Args:
         edges: those to the attributes that gradients lead to, by name.
+        keeper: kept the results of the pass, if the plan needs them.
     """
-    added = AddedConstants([], [(n, request.others[n].detach(), e) for n, e in edges.items()])
-    for parameter, batch_norm, lookup, log_softmax in plan.additions:
+    inputs = [(n, request.others[n].detach(), e, n) for n, e in edges.items()]
+    added = AddedConstants([], [*inputs])
+    for kind, parameter, place, lookups, by_row in plan.additions:
         leaf: Any = None if parameter is None else graph.nodes[parameter].variable
-        if lookup is not None:
-            codes = graph.nodes[lookup]._saved_indices
-            if (name := request.attribute_of(codes)) is not None:
-                rows = torch.nn.functional.embedding(codes, leaf.detach())
-                added.inputs.append((name, rows, GradientEdge(graph.nodes[lookup], 0)))
-                continue
-        if log_softmax is not None:
-            node = graph.nodes[log_softmax]
+        node: Node = None if place is None else graph.nodes[place]
+        edge: Any = None if node is None else GradientEdge(node, 0)
+        codes = [graph.nodes[by]._saved_indices for by in lookups]
+        named = {request.attribute_of(looked_up) for looked_up in codes}
+        names = [name for name in request.others if name in named]
+        if kind == "log_softmax":
             constant = saved(node, "result") - saved(node, "self")
-            added.inputs.append((CONSTANTS, constant, GradientEdge(node, 0)))
-            continue
-        if parameter is None and batch_norm is None:
-            continue
-        if batch_norm is None:
-            constant = leaf.detach()
+            added.inputs.append((CONSTANTS, constant, edge, OUTPUTS))
+        elif kind == "at_zero":
+            x = saved(node, "self")
+            constant = bound_operation(node)(x.new_zeros(())).expand_as(x)
+            added.inputs.append((CONSTANTS, constant, edge, None))
+        elif kind == "number" and keeper is not None:
+            if number := keeper.number(node):
+                like = torch.empty(shape_of((node, 0)), dtype=node._input_metadata[0].dtype)
+                added.inputs.append((CONSTANTS, torch.full_like(like, number), edge, None))
+        elif kind == "lookup" and names:
+            constant = torch.nn.functional.embedding(codes[0], leaf.detach())
+            added.inputs.append((names[0], constant, edge, names[0]))
+        elif kind == "computed" and keeper is not None:
+            constant = keeper.result(node)
+            if names:
+                graphs = request.graphs_of(names[0])
+                apart = by_row and graphs is not None and len(graphs) == len(constant)
+                rows_of = names[0] if apart else None
+                added.inputs.append((" and ".join(names), constant, edge, rows_of))
+            else:
+                added.biases.append((constant, edge))
+        elif kind == "batch_norm":
+            axes = len(node._input_metadata[0].shape) - 2
+            shift = _shift_of_batch_norm(node)
+            if leaf is None:
+                added.biases.append((-shift.view(1, -1, *[1] * axes), edge))
+            else:
+                added.biases.append((leaf.detach() - shift, leaf))
         elif leaf is not None:
-            constant = leaf.detach() - _shift_of_batch_norm(graph.nodes[batch_norm])
-        else:
-            leaf = GradientEdge(graph.nodes[batch_norm], 0)
-            axes = len(leaf.node._input_metadata[0].shape) - 2
-            constant = -_shift_of_batch_norm(leaf.node).view(1, -1, *[1] * axes)
-        added.biases.append((constant, leaf))
+            added.biases.append((leaf.detach(), leaf))
     return added
 
 
@@ -143,33 +176,7 @@ def _shift_of_batch_norm(node: Node) -> Tensor:
     return shift if node._saved_weight is None else shift * node._saved_weight.detach()
 
 
-# -- under the affine rules ------------------------------------------------------------------------
-
-
-def shares_by_sum(
-    request: PassRequest, added: AddedConstants, note_failure: Callable[[Opaque], None]
-) -> DeferredShares:
-    """Return the shares of an affine pass: what relevance leaves of each output is the biases'."""
-
-    def shares(
-        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
-    ) -> dict[str, Tensor]:
-        explained = (outputs * weights).sum(-1)  # (B,)
-        lines = added.shares_of_inputs(request, gradients)
-        left = explained - relevance.sum(-1) - sum(lines.values(), torch.zeros_like(explained))
-        total = added.share_of_biases(gradients, left)
-        size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
-        unexplained = left.sum() - total
-        if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
-            why = Opaque("relevance and biases do not sum to the output", lacks_constants=True)
-            note_failure(why)
-            raise DoesNotAddUp
-        return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
-
-    return DeferredShares(added.leaves, shares)
-
-
-# -- under all other rules -------------------------------------------------------------------------
+# -- the pass --------------------------------------------------------------------------------------
 
 
 class ExplainedPass(NamedTuple):
@@ -188,30 +195,13 @@ class ExplainedPass(NamedTuple):
     unseen: tuple[str, ...] = ()
 
 
-def shares_by_gradient(request: PassRequest, added: AddedConstants, rules: Rules) -> DeferredShares:
-    """Return the shares of a pass under any rules, divided among the graphs by their gradient."""
-    several = len(request.layout.mask) > 1
-
-    def shares(
-        gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
-    ) -> dict[str, Tensor]:
-        explained = (outputs * weights.detach()).sum(-1)  # (B,)
-        lines = added.shares_of_inputs(request, gradients)
-        total = added.share_of_biases(gradients, explained)
-        of_biases = _divided(total, weights) if several else total.detach()[None]
-        return {BIASES: of_biases} | _nonzero(lines)
-
-    def give_up(reason: str) -> None:
-        request.memory.give_up(rules, Opaque(reason))
-
-    return DeferredShares(added.leaves, shares, several, give_up)
-
-
 def _divided(total: Tensor, weights: Tensor) -> Tensor:
     """Divide a sum over all graphs, which is linear in their weights (B, C), among them: (B,)."""
-    if not total.requires_grad:  # there are no biases
+    if len(weights) == 1:
+        return total.detach()[None]
+    if not total.requires_grad:  # there are none
         return torch.zeros_like(weights[:, 0]).detach() + total / len(weights)
-    (by_weight,) = torch.autograd.grad(total, weights, materialize_grads=True)
+    (by_weight,) = torch.autograd.grad(total, weights, materialize_grads=True, retain_graph=True)
     return (by_weight * weights).sum(-1).detach()
 
 
@@ -276,19 +266,53 @@ class _HookedPass:
     beside_empty: bool
 
     def shares(self, rules: Rules) -> DeferredShares:
-        """Return the shares that come with the gradient."""
-        if self.adds_up(rules):
-            return shares_by_sum(self.request, self.added, self._note_failure(rules))
-        return shares_by_gradient(self.request, self.added, rules)
+        """Return the shares that come with the gradient.
+
+        If they add up, what relevance leaves of each output is the biases'. Otherwise the gradient
+        divides the share of all biases among the graphs.
+        """
+        request, added, adds_up = self.request, self.added, self.adds_up(rules)
+        note_failure = partial(_note_failure, request.memory, self.beside_empty, rules)
+        divides = not adds_up or any(rows_of is None for *_, rows_of in added.inputs)
+
+        def shares(
+            gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
+        ) -> dict[str, Tensor]:
+            explained = (outputs * weights.detach()).sum(-1)  # (B,)
+            lines = added.shares_of_inputs(request, gradients, weights)
+            total = added.share_of_biases(gradients, explained)
+            if not adds_up:
+                return {BIASES: _divided(total, weights)} | _nonzero(lines)
+            left = explained - relevance.sum(-1) - sum(lines.values(), torch.zeros_like(explained))
+            size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
+            unexplained = left.sum() - total.detach()
+            if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
+                what = "relevance and biases do not sum to the output"
+                note_failure(Opaque(what, lacks_constants=True))
+                raise DoesNotAddUp
+            return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
+
+        def give_up(reason: str) -> None:
+            request.memory.give_up(rules, Opaque(reason))
+
+        several = divides and len(request.layout.mask) > 1
+        return DeferredShares(added.leaves, shares, several, give_up)
 
     def adds_up(self, rules: Rules) -> bool:
         """Whether relevance and shares sum to the output, so precisely that this is a proof."""
         return rules == AFFINE and self.plan.exact
 
-    def _note_failure(self, rules: Rules) -> Callable[[Opaque], None]:
-        """Return what notes that relevance does not add up, so that passes run otherwise."""
-        memory = self.request.memory
-        return memory.run_alone if self.beside_empty else partial(memory.give_up, rules)
+
+def _note_failure(memory: PassMemory, beside_empty: bool, rules: Rules, why: Opaque) -> bool:
+    """Let passes run otherwise from now on, and return whether hooks are worth another try."""
+    if not memory.keeps and (why.lacks_constants or CONSTANTS in str(why)):
+        memory.keeps = True
+    elif beside_empty:
+        memory.beside_empty = False
+    else:
+        memory.give_up(rules, why)
+        return False
+    return True
 
 
 def pass_by_hooks(
@@ -305,11 +329,9 @@ def pass_by_hooks(
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
             reason = _reason_against(hooked, rules, explain_recorded)
-        if reason is not None and hooked.beside_empty:
-            request.memory.run_alone(reason)
-            return pass_by_hooks(request, rules, explain_recorded)
         if reason is not None:
-            request.memory.give_up(rules, reason)
+            if _note_failure(request.memory, hooked.beside_empty, rules, reason):
+                return pass_by_hooks(request, rules, explain_recorded)
             raise reason
         _proved.add(hooked.plan)
     return hooked.outputs, hooked.shares(rules)
@@ -320,8 +342,8 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
     if request.memory.beside_empty and (beside := request.beside_empty()) is not None:
         try:
             hooked = _run_once(request, beside.request, rules)
-        except Exception as error:  # the pass by itself raises it again if it is the model's
-            request.memory.run_alone(error)
+        except Exception:  # the pass by itself raises it again if it is the model's
+            request.memory.beside_empty = False
         else:
             if beside.is_right():
                 return hooked
@@ -338,12 +360,20 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
     """
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
-    keeper = InputKeeper() if request.memory.keeps_inputs else nullcontext()
+    keeper = ValueKeeper() if request.memory.keeps else None
     with torch.enable_grad(), requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
         hooks = RemovableHandle.next_id
-        with uncompiled(request.module), with_plain_attention(), ties_as_computed(), keeper:
-            outputs = request.call(leaf)
+        plain_attention = with_plain_attention(request.memory.views_attention)
+        kept = keeper or nullcontext()
+        try:
+            with uncompiled(request.module), plain_attention, ties_as_computed(), kept:
+                outputs = request.call(leaf)
+        except RuntimeError as error:
+            if "view size" not in str(error) or request.memory.views_attention:
+                raise
+            request.memory.views_attention = True
+            return _run_once(of, request, rules)
         hooks = RemovableHandle.next_id - hooks
         if not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
@@ -355,17 +385,17 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
         edges = {n: get_gradient_edge(t) for n, t in inputs.items() if graph.reaches(t)}
     if not graph.reaches(leaf):
         raise Opaque("an output that does not depend on the nodes")
-    if isinstance(keeper, InputKeeper):
+    if keeper is not None:
         keeper.give_to(graph.nodes)
     try:
         plan = plan_for(request, graph, rules, hooks)
-    except LacksInput:
-        if request.memory.keeps_inputs:
+    except LacksValue:
+        if request.memory.keeps:
             raise
-        request.memory.keeps_inputs = True
+        request.memory.keeps = True
         return _run_once(of, request, rules)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
-    added = _added_constants(request, graph, plan, edges)
+    added = _added_constants(request, graph, plan, edges, keeper)
     return _HookedPass(of, leaf, outputs, plan, added, request is not of)
 
 

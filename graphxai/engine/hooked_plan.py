@@ -17,17 +17,21 @@ from graphxai.engine.autograd_graph import (
     CONSTANT,
     AutogradGraph,
     GraphTrace,
-    LacksInput,
+    LacksValue,
     Opaque,
     bound_operation,
     shape_of,
 )
+from graphxai.engine.flow_queries import NeedsResults, factors_of
 from graphxai.engine.ledger import nonlinearities
 from graphxai.engine.operations import (
+    ABOVE_ZERO,
     ADDITIONS,
+    ENTRYWISE,
     GATES,
     LOGARITHMS,
     LOOKUPS,
+    MATRIX_PRODUCTS,
     NODES_OF_GRAPH,
     SAME,
     SAVE_RESULTS,
@@ -50,21 +54,24 @@ Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 
 
 class Addition(NamedTuple):
-    """A parameter, or another constant of an operation, that is added to a signal.
+    """A constant that is added to a signal.
 
     Args:
-        parameter: the place of its node, or None if there is none.
-        batch_norm: the place of the BatchNorm's node, whose shift by its mean is added, too.
-        lookup: the place of the node that looked it up by codes of an attribute, whose line of the
-            ledger it belongs to.
-        log_softmax: the place of the node that subtracts the logarithm of a sum of exponentials,
-            which is a constant under the rule for attention.
+        kind: "parameter"; "batch_norm", if its shift by the mean is added, too; "lookup" of a
+            parameter by codes; what is "computed" from parameters; what a "log_softmax" subtracts,
+            which is constant under the rule for attention; f(0) of a function, "at_zero"; or what
+            may be a "number".
+        parameter: the place of the parameter's node, or None if there is none.
+        node: the place of the node that the constant is the result of, or belongs to.
+        lookups: the places of the nodes that look up parameters by codes, for this constant.
+        by_row: whether each row was computed from one row that was looked up.
     """
 
+    kind: str
     parameter: int | None = None
-    batch_norm: int | None = None
-    lookup: int | None = None
-    log_softmax: int | None = None
+    node: int | None = None
+    lookups: tuple[int, ...] = ()
+    by_row: bool = True
 
 
 class HookAt(NamedTuple):
@@ -74,8 +81,12 @@ class HookAt(NamedTuple):
     hook_of: Callable[[Node], Hook]
 
 
-def hooks_of(plan: ReplayPlan) -> Iterator[HookAt]:
-    """Yield the hooks by which the nodes of a pass pass back relevance by the rules of a plan."""
+def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
+    """Yield the hooks by which the nodes of a pass pass back relevance by the rules of a plan.
+
+    Args:
+        cut: by operation, the constants among its arguments that get no gradient.
+    """
     for op in plan.passing:
         if (custom := custom_rule(plan, op)) is not None:
             yield HookAt(op.number, partial(_by_custom_rule, custom))
@@ -83,6 +94,36 @@ def hooks_of(plan: ReplayPlan) -> Iterator[HookAt]:
             yield HookAt(op.number, partial(_by_built_in_rule, rule, plan.rules))
         elif (scales := _scales(plan, op)) is not None:
             yield HookAt(op.number, partial(_scaling, scales))
+    for number, values in cut.items():
+        scales = tuple(
+            float(r.value not in values) for r in _differentiable(plan.trace.ops[number])
+        )
+        yield HookAt(number, partial(_scaling, scales))
+
+
+def _multiplying(
+    trace: GraphTrace, plan: ReplayPlan, additions: Sequence[Addition]
+) -> dict[int, set[int]]:
+    """Return, by operation, the added constants that it reads without adding them to a signal.
+
+    A look-up of bonds, or a tied parameter, may also multiply a signal, or be a part of another
+    constant, which has a share of its own. No gradient must reach it there.
+    """
+    ends = {a.node if a.kind in ("lookup", "computed") else a.parameter for a in additions}
+    computed = {a.node for a in additions if a.kind == "computed"}
+    passing = {op.number for op in plan.passing}
+    of_ends = {value for value, (place, _) in trace.results.items() if place in ends}
+    cut = {}
+    for op in trace.ops:
+        read = {ref.value for ref in op.reads} & of_ends
+        if read and not trace.flow.live[op.out]:
+            of_ends.update(ref.value for ref in op.makes)
+        if op.number in passing:
+            added = refs_in([op.args[k : k + 1] for k in operation(op.name).adds])
+            read -= {ref.value for ref in added if not plan.signal[ref.value]}
+        if read and (op.number in passing or trace.places[op.number] in computed):
+            cut[op.number] = read
+    return cut
 
 
 def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
@@ -195,6 +236,7 @@ def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
 KEPT = 8  # plans of a model
 _TIES = that("ties")
 _MOVES = SAME - LOOKUPS
+_BY_ROW = ENTRYWISE | that("by_row")  # each row of the first axis alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +289,7 @@ def plan_for(
             in the graph, and may change gradients.
     """
     plans = request.memory.plans
-    key = (graph.structure, rules, own_hooks)
+    key = (graph.structure, rules, own_hooks, request.memory.keeps)
     plan: HookedPlan | None = plans.get(key)
     if plan is None or not plan.fits(graph):
         plan = _make_plan(request, graph, rules)
@@ -260,7 +302,10 @@ def plan_for(
 def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
     """Make a plan."""
     trace = graph.trace()
-    roles = find_roles(trace)
+    try:
+        roles = find_roles(trace)
+    except NeedsResults as error:
+        raise Opaque("a threshold, which may be a sparse softmax's", str(error)) from None
     if any(op.name in GATES for op in trace.ops):
         _refuse_constant_rows(trace)
     of_nodes = make_plan(trace, roles, rules, NODES)
@@ -274,7 +319,7 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         raise Opaque(f"{step.what}, for which there is no rule", step.op.name)
     for op in plan.passing:
         if not can_be_hooked(plan, op, graph.nodes[trace.places[op.number]]):
-            kind = LacksInput if op.name in SAVE_RESULTS else Opaque
+            kind = LacksValue if op.name in SAVE_RESULTS else Opaque
             raise kind(f"the rule of {op.name}", op.name)
         if op.name in _TIES:
             raise Opaque("a maximum along an axis, in which ties share relevance", op.name)
@@ -284,7 +329,7 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         for numbers in roles.alike
         for group in [tuple(trace.places[number] for number in numbers)]
     )
-    hooks = tuple(hooks_of(plan))
+    hooks = tuple(hooks_of(plan, _multiplying(trace, plan, additions)))
     places = tuple(trace.places)
     numbers = tuple((places[number], name) for number, name in trace.numbers.items())
     types = {node._input_metadata[0].dtype for node in graph.nodes}
@@ -316,7 +361,12 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
         if op.name in LOGARITHMS and built_in_rule(plan, op) is not None:
             if trace.origin(trace.output.value, VIEWS | {"slice"}) != op.out:
                 raise Opaque("log-probabilities that are not the output", op.name)
-            yield Addition(log_softmax=trace.places[op.number])
+            yield Addition("log_softmax", node=trace.places[op.number])
+        if op.name in ABOVE_ZERO and built_in_rule(plan, op) and not custom_rule(plan, op):
+            yield Addition("at_zero", node=trace.places[op.number])
+        terms = [ref for ref in op.reads if ref.slot != CONSTANT]
+        if op.name in ADDITIONS and len(terms) == 1 and request.memory.keeps:
+            yield Addition("number", node=trace.places[op.number])
         for place in operation(op.name).adds:
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
@@ -329,7 +379,8 @@ def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> Addition:
     of_batch = training is not False or mean is None  # nothing constant is subtracted
     shift = None if of_batch else trace.places[op.number]
     has_bias = type(bias) is Ref and bias.value in trace.parameters
-    return Addition(trace.results[bias.value][0] if has_bias else None, shift)
+    parameter = trace.results[bias.value][0] if has_bias else None
+    return Addition("parameter" if shift is None else "batch_norm", parameter, shift)
 
 
 def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> Iterator[Addition]:
@@ -340,15 +391,58 @@ def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> I
         op = trace.op_of(value)
         if op is None:
             if value in trace.parameters:
-                yield Addition(trace.results[value][0])
+                yield Addition("parameter", trace.results[value][0])
         elif op.name in LOOKUPS and not _has_codes(request):
             todo.append(op.reads[0].value)
         elif op.name == "embedding" and op.reads[0].value in trace.parameters:
-            yield Addition(trace.results[op.reads[0].value][0], lookup=trace.places[op.number])
+            place = trace.places[op.number]
+            yield Addition("lookup", trace.results[op.reads[0].value][0], place, (place,))
         elif op.name in _MOVES | ADDITIONS:
             todo += [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
         else:
-            raise Opaque(f"a constant that is computed by {op.name}", op.name)
+            yield _computed(request, trace, op, value)
+
+
+def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Addition:
+    """Return a constant that an operation computes from parameters, and what looked these up.
+
+    Raises Opaque if the graph does not say from which attributes it is computed, or if it is
+    computed from other tensors, which may be made of the nodes.
+    """
+
+    def parameters_read(_: int, op: Op) -> list[int]:
+        return [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
+
+    numbers = {trace.flow.maker[before] for before in trace.ancestors(value, parameters_read)}
+    ops = [trace.ops[number] for number in sorted(numbers - {-1})]
+    lookups = [by for by in ops if by.name in LOOKUPS]
+    codes = tuple(trace.places[by.number] for by in lookups if by.name == "embedding")
+    by_codes = _has_codes(request)
+    unseen = any(ref.slot == CONSTANT for by in ops if by.name not in LOOKUPS for ref in by.reads)
+    if unseen or op.out != value or (by_codes and len(codes) < len(lookups)):
+        raise Opaque(f"a constant that is computed by {op.name}", op.name)
+    if not request.memory.keeps:
+        raise LacksValue(f"a constant that is computed by {op.name}", op.name)
+    lookups_by_codes = codes if by_codes else ()
+    place = trace.places[op.number]
+    return Addition("computed", None, place, lookups_by_codes, _keep_rows(trace, ops))
+
+
+def _keep_rows(trace: GraphTrace, ops: list[Op]) -> bool:
+    """Whether operations compute each row from one row that was looked up, and from parameters."""
+    looked_up: set[int] = set()
+    for op in ops:
+        rows = [ref.value for ref in op.reads if ref.value in looked_up]
+        if op.name in LOOKUPS:
+            looked_up.add(op.out)
+        elif rows:
+            of_matrices = op.name in MATRIX_PRODUCTS and rows != factors_of(op)[:1]
+            dims = op.args[1] if op.name == "sum" else [-1]
+            counts = {trace.shape(value)[:1] for value in (*rows, op.out)}
+            if op.name not in _BY_ROW or of_matrices or len(counts) > 1 or 0 in dims:
+                return False
+            looked_up.add(op.out)
+    return True
 
 
 def _has_codes(request: PassRequest) -> bool:

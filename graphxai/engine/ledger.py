@@ -7,6 +7,7 @@ along it. This works for every network, and takes a pass in forward mode for eac
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,14 @@ from torch import Tensor
 from graphxai.engine import operations as kinds
 from graphxai.engine.flow_queries import factors_of, is_root
 from graphxai.engine.plan import ReplayPlan, Rule
-from graphxai.engine.replay import by_rule, custom_rule, has_rule, out_of_place, replay, rule_for
+from graphxai.engine.replay import (
+    built_in_rule,
+    by_rule,
+    custom_rule,
+    out_of_place,
+    replay,
+    rule_for,
+)
 from graphxai.engine.request import STRUCTURE
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
 from graphxai.runtime.notices import warn
@@ -121,23 +129,7 @@ class _ConstantDerivative:
             if self._fills(op):
                 return self._filled(op, args, kwargs)
             self._put_constants(op, args)
-        if sums := kinds.operation(op.name).sums:
-            _fill_tangents(args, sums, op.in_place)
-        rule = rule_for(self.plan, op, along=True)
-        if op.name in kinds.SCALINGS and not (rule or op.in_place or kwargs):
-            return _linear(op, args)
-        out = by_rule(op, args, kwargs, rule)
-        of_constant = (
-            op.name in kinds.ABOVE_ZERO | {"_log_softmax"} and rule and self.counts_numbers
-        )
-        if of_constant and custom_rule(self.plan, op) is None:  # a custom rule passes all on
-            plain = args[0].detach()
-            if op.name == "_log_softmax":
-                constant = (out - args[0]).detach()  # log-probabilities are x and a constant
-            else:
-                constant = op.func(torch.zeros_like(plain), *args[1:], **kwargs)
-            out = out + _along_itself(constant) - constant
-        return out
+        return by_rule(op, args, kwargs, rule_for(self.plan, op, along=True))
 
     def _fills(self, op: Op) -> bool:
         """Whether an operation puts numbers among a signal's entries, or adds a number to it."""
@@ -145,6 +137,9 @@ class _ConstantDerivative:
             return False
         if op.name in kinds.ADDITIONS:
             return type(op.args[1]) is not Ref
+        if op.name in kinds.ABOVE_ZERO | kinds.LOGARITHMS:  # a custom rule passes all on
+            ruled = built_in_rule(self.plan, op) is not None
+            return ruled and custom_rule(self.plan, op) is None
         return op.name in kinds.FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
 
     def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
@@ -155,6 +150,8 @@ class _ConstantDerivative:
         x, tangent = forward_ad.unpack_dual(args[0])
         rest = x if tangent is None else x - tangent
         func = out_of_place(op.func) if op.in_place else op.func
+        if (rule := rule_for(self.plan, op)) is not None:
+            func = partial(rule, func)
         plain = [forward_ad.unpack_dual(a).primal if isinstance(a, Tensor) else a for a in args]
         out, slope = forward_ad.unpack_dual(
             func(forward_ad.make_dual(x, rest), *plain[1:], **kwargs)
@@ -168,8 +165,9 @@ class _ConstantDerivative:
     def _put_constants(self, op: Op, args: list[Any]) -> None:
         """Give the constants among the arguments of an operation their tangents."""
         places = places_added(self.plan, op)
-        if op.name in kinds.PLUS_PRODUCT and self._adds_a_product(op):
-            places = (1,)  # the product is the constant
+        if op.name in kinds.PLUS_PRODUCT:
+            term, *factors = (self.plan.signal[arg.value] for arg in op.args[:3])
+            places = (1,) if term and not any(factors) else places  # the product is constant
         for k in places:
             if k < len(args):
                 target = args[k]
@@ -181,11 +179,6 @@ class _ConstantDerivative:
                 if k == 0 and op.in_place and args[0] is not target:
                     args[0] = target
                     self._fill_with_constants(op.args[0], target)
-
-    def _adds_a_product(self, op: Op) -> bool:
-        """Whether a product of constants is added to a signal."""
-        term, *factors = (self.plan.signal[arg.value] for arg in op.args[:3])
-        return bool(term) and not any(factors)
 
     def _constant(self, ref: Ref, tensor: Tensor) -> Tensor:
         """Return what is added to a signal. A constant of the line is its own tangent."""
@@ -204,46 +197,6 @@ class _ConstantDerivative:
     def _writes_to_signal(self, op: Op) -> bool:
         """Whether an operation writes to a tensor that holds a signal already."""
         return op.in_place and self.plan.trace.memory.storage[op.args[0].slot] in self.with_signal
-
-
-def _fill_tangents(args: list[Any], count: int, in_place: bool) -> None:
-    """Give zeros as tangents to the first arguments, if any argument has a tangent.
-
-    Without them PyTorch computes the shape of a sum in Python, which takes ten times as long.
-    """
-    with_tangent = _with_tangent(args)
-    for k in range(count) if with_tangent else ():
-        if k not in with_tangent and not (in_place and k == 0) and _is_real_tensor(args[k]):
-            value = args[k].contiguous()  # an expanded tensor can have no tangent
-            args[k] = forward_ad.make_dual(value, torch.zeros_like(value))
-
-
-def _linear(op: Op, args: list[Any]) -> Tensor:
-    """Run a product or quotient, in two calls if it is linear in its only argument with a tangent.
-
-    That avoids the zeros that PyTorch would make for the other arguments.
-    """
-    with_tangent = _with_tangent(args)
-    if len(with_tangent) != 1 or not with_tangent <= ({0} if op.name == "div" else {0, 1}):
-        return op.func(*args)
-    (k,) = with_tangent
-    value, tangent = forward_ad.unpack_dual(args[k])
-    return forward_ad.make_dual(
-        *(op.func(*args[:k], part, *args[k + 1 :]) for part in (value, tangent))
-    )
-
-
-def _with_tangent(args: Sequence[Any]) -> set[int]:
-    """Return the places of the arguments that have a tangent."""
-    return {
-        k
-        for k, arg in enumerate(args)
-        if _is_real_tensor(arg) and forward_ad.unpack_dual(arg).tangent is not None
-    }
-
-
-def _is_real_tensor(arg: Any) -> bool:
-    return isinstance(arg, Tensor) and is_real(arg)
 
 
 def _along_itself(value: Tensor) -> Tensor:
@@ -266,7 +219,7 @@ def _tangent(value: Tensor) -> Tensor:
 def warn_of_nonlinearities(name: str, plan: ReplayPlan, warned: set[str] | None = None) -> None:
     """Warn of steps that no rule covers, unless they are among those warned of, and add them."""
     warned = set() if warned is None else warned
-    lines = {f"{step.path or name}: {step.what}" for step in nonlinearities(plan)} - warned
+    lines = {f"{step.op.path or name}: {step.what}" for step in nonlinearities(plan)} - warned
     warned |= lines
     if lines:
         warn(
@@ -325,11 +278,6 @@ class Nonlinearity(NamedTuple):
     what: str
     op: Op
 
-    @property
-    def path(self) -> str:
-        """The path of the module that runs it."""
-        return self.op.path
-
 
 def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
     """Yield the steps that keep their ordinary gradient although a rule asks otherwise."""
@@ -363,7 +311,7 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
     row = kinds.operation(op.name)
     if "with_mean" in row.does and not _passes_first(plan, op):
         return None
-    if row.rule is not None and row.rule.asked_by == "activation" and has_rule(plan, op):
+    if row.rule is not None and row.rule.asked_by == "activation" and built_in_rule(plan, op):
         return None
     if op.name in kinds.LENGTHS and plan.rules.activation:
         return None

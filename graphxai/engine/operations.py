@@ -48,7 +48,6 @@ class Operation:
             "copy" or another "move"; "reduce", "gather" or "order" combine or choose entries along
             an axis; "product" is of matrices; "entry" combines entries one by one.
         adds: the places of arguments that are added to the signal if they are constant.
-        sums: for sums and norms, how many of the first arguments may be constants.
         saves: what its nodes save, by the number at the end of their names.
         parts: what computes it by other operations, which are recorded in its place.
     """
@@ -59,7 +58,6 @@ class Operation:
     positive: str | None = "by_entry"
     nodes: str = "entry"
     adds: tuple[int, ...] = ()
-    sums: int = 0
     saves: tuple[Saved | None, ...] = ()
     parts: Callable[..., Any] | None = None
 
@@ -112,7 +110,7 @@ _RATIO = BuiltInRule("activation", rules.ratio, rules.ratio_backward)
 _RATIO_OF_RESULT = BuiltInRule("activation", rules.ratio)  # where a node has not saved its input
 _ABOVE_ZERO = BuiltInRule("activation", rules.ratio_above_zero)
 _VARIANCE = BuiltInRule("activation", rules.variance)
-_RUNNING = BuiltInRule("layernorm", rules.batch_norm_running)
+_RUNNING = BuiltInRule("layernorm", rules.batch_norm)
 _BATCH = BuiltInRule("layernorm", rules.batch_norm, rules.batch_norm_backward)
 _INTO_GROUPS: Any = {"nodes": "gather", "positive": "summed", "adds": (0, 3)}
 _PRODUCT: Any = {"nodes": "product", "positive": "multiplied"}
@@ -169,7 +167,8 @@ _TABLE: list[Operation] = [
     *_linear("index_fill", "fills"),
     *_linear("fill", "fills valueless"),
     # sums
-    *_rows("sum mean", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
+    *_rows("sum", "sum gated by_row", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
+    *_rows("mean", "sum gated", "", "dim:1 keepdim:2", nodes="reduce", positive="summed"),
     *_rows("nansum", "sum gated", nodes="reduce", positive="summed"),
     *_rows("scatter_add", "sum", "0,3 dim:1 @index:2", **_INTO_GROUPS),
     *_rows("index_add", "sum", "0,3 dim:1 alpha @index:2", **_INTO_GROUPS),
@@ -177,9 +176,9 @@ _TABLE: list[Operation] = [
     *_rows("index_reduce", "sum closed", nodes="gather", positive="summed"),
     *_rows("cumsum", "sum closed", "dim:1", positive="summed"),
     *_rows("segment_reduce", "sum closed", positive="summed"),
-    *_rows("add", "addition entry divides", "0,1 alpha", "", positive="added", adds=(0, 1), sums=2),
-    *_rows("sub", "addition entry", "0,1 alpha", "", positive="added", adds=(0, 1), sums=2),
-    *_rows("rsub", "addition entry", None, "", positive="added", adds=(0, 1), sums=2),
+    *_rows("add", "addition entry divides", "0,1 alpha", "", positive="added", adds=(0, 1)),
+    *_rows("sub", "addition entry", "0,1 alpha", "", positive="added", adds=(0, 1)),
+    *_rows("rsub", "addition entry", None, "", positive="added", adds=(0, 1)),
     *_linear("neg", "entry scale way keeps_zero multiple", "", positive="by_entry"),
     *_linear("_adaptive_avg_pool2d adaptive_avg_pool1d _adaptive_avg_pool3d avg_pool2d avg_pool3d"
              " upsample_nearest2d upsample_bilinear2d col2im", positive="summed"),
@@ -212,6 +211,7 @@ _TABLE: list[Operation] = [
     *_rows("ones_like empty_like rand_like randn_like randint_like new_ones new_empty"
            " new_empty_strided", "valueless"),
     *_linear("trace diag_embed _to_dense _to_sparse _coalesce _values _indices values indices"
+             " _to_sparse_csr _sparse_coo_tensor_with_dims_and_tensors"
              " im2col _pack_padded_sequence reflection_pad1d replication_pad1d _conj _neg_view"
              " upsample_nearest1d upsample_linear1d upsample_trilinear3d upsample_bicubic2d"),
     *_linear("_fft_r2c _fft_c2r _fft_c2c", nodes="fft"),
@@ -220,11 +220,12 @@ _TABLE: list[Operation] = [
            "other:1", positive="multiplied"),
     *_rows("div", "scaling entry scale way multiple", "0,1 @other:1", "other:1",
            positive="quotient"),
-    *_rows("mm bmm", "matrix mm", "0,1 @self:0 @mat2:1", **_PRODUCT),
+    *_rows("mm", "matrix mm by_row", "0,1 @self:0 @mat2:1", **_PRODUCT),
+    *_rows("bmm", "matrix mm", "0,1 @self:0 @mat2:1", **_PRODUCT),
     *_rows("mv", "matrix", "0,1 @self:0 @vec:1", **_PRODUCT),
     *_rows("dot", "matrix scale squares", "0,1 @self:0 @tensor:1", **_PRODUCT),
-    *_rows("addmm", "matrix mm plus", "0,1,2 alpha beta @mat1:1 @mat2:2", **_PLUS, sums=1),
-    *_rows("baddbmm", "matrix mm plus", "0,1,2 alpha beta @batch1:1 @batch2:2", **_PLUS, sums=1),
+    *_rows("addmm", "matrix mm plus by_row", "0,1,2 alpha beta @mat1:1 @mat2:2", **_PLUS),
+    *_rows("baddbmm", "matrix mm plus", "0,1,2 alpha beta @batch1:1 @batch2:2", **_PLUS),
     *_rows("addmv addbmm", "matrix plus", **_PLUS),
     *_rows("addr", "matrix plus", nodes="none", positive="multiplied", adds=(0,)),
     *_rows("vdot", "matrix", "0,1 @self:0 @other:1", **_PRODUCT),
@@ -265,7 +266,7 @@ _TABLE: list[Operation] = [
     *_rows("tanh", "entry result", "", rule=_RATIO),
     *_rows("log1p asinh atan erf sin sinh", "entry", "", rule=_RATIO_OF_RESULT),
     *_rows("expm1 tan", "entry", rule=_RATIO_OF_RESULT),
-    *_rows("exp", "entry kernel exponent above_zero", "", rule=_ABOVE_ZERO),
+    *_rows("exp", "entry kernel exponent above_zero result", "", rule=_ABOVE_ZERO),
     *_rows("softplus", "entry kernel above_zero", "beta:1 threshold:2", rule=_ABOVE_ZERO),
     *_rows("cos cosh", "entry above_zero", "", rule=_ABOVE_ZERO),
     *_rows("log", "entry exponent", ""),
@@ -273,16 +274,16 @@ _TABLE: list[Operation] = [
     *_rows("sgn sign", "entry cuts"),
     *_rows("round floor ceil trunc frac heaviside", "cuts"),
     # norms
-    *_rows("native_layer_norm", "norm closed", "0,2,3 normalized_shape:1", adds=(3,), sums=4,
+    *_rows("native_layer_norm", "norm closed by_row", "0,2,3 normalized_shape:1", adds=(3,),
            rule=BuiltInRule("layernorm", rules.layer_norm, rules.layer_norm_backward)),
     *_rows("native_group_norm", "norm closed", "0,1,2 group", adds=(2,),
            rule=BuiltInRule("layernorm", rules.group_norm, rules.group_norm_backward)),
     *_rows("_fused_rms_norm", "norm", "0,2 normalized_shape:1",
            rule=BuiltInRule("layernorm", rules.rms_norm, rules.rms_norm_backward)),
     *_rows("native_batch_norm", "norm", "0,1,2 running_mean:3 running_var:4 training:5",
-           adds=(2, 3), sums=4, rule=_BATCH),
+           adds=(2, 3), rule=_BATCH),
     *_rows("cudnn_batch_norm", "norm", rule=_BATCH),
-    *_rows("_native_batch_norm_legit_no_training", "norm running", adds=(2, 3), sums=4,
+    *_rows("_native_batch_norm_legit_no_training", "norm running", adds=(2, 3),
            rule=_RUNNING),
     *_rows("_native_batch_norm_legit _batch_norm_with_update _batch_norm_no_update", "norm"),
     # fused operations, which are recorded in parts

@@ -267,7 +267,8 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
         if not (depends := trace.flow.depends[ref.value]):
             continue
         tensor = trace.memory.tensors[ref.slot]
-        if op.name == "detach" and _is_of_script(tensor):
+        history = tensor.grad_fn.name() if op.name == "detach" and tensor.grad_fn else ""
+        if "DifferentiableGraph" in history:  # TorchScript writes this backward pass
             passes, arriving = True, _rewrite_script(trace, op)
         elif op.name in CUTS:
             passes = False
@@ -340,8 +341,3 @@ def _passing_on(trace: Trace, op: Op, goes_on: Callable[[Op, Op], bool]) -> tupl
                 passed.append(maker)
             arriving |= trace.flow.live[ref.value]
     return passed, arriving
-
-
-def _is_of_script(tensor: Tensor) -> bool:
-    """Whether a tensor has the backward pass that TorchScript writes for its code."""
-    return tensor.grad_fn is not None and "DifferentiableGraph" in tensor.grad_fn.name()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphxai.engine.hooked_pass import ExplainedPass
 from graphxai.engine.ledger import (
     BIASES,
+    CONSTANTS,
     CUT_OFF,
     LedgerLines,
     modules_by_line,
@@ -20,7 +21,15 @@ from graphxai.engine.ledger import (
     warn_of_nonlinearities,
     warn_of_random_numbers,
 )
-from graphxai.engine.operations import NORMS, WHOLE, operation, that
+from graphxai.engine.operations import (
+    ABOVE_ZERO,
+    ADDITIONS,
+    LOGARITHMS,
+    NORMS,
+    WHOLE,
+    operation,
+    that,
+)
 from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plan
 from graphxai.engine.replay import acting_rules, replay
 from graphxai.engine.request import NODES, PassRequest, record_pass
@@ -93,35 +102,25 @@ def make_plans(trace: Trace, rules: Rules, names: Mapping[int, str], biases: boo
     return plans
 
 
-class RecordedPass(NamedTuple):
-    """A recorded pass that ran again under the rules.
-
-    Args:
-        outputs: (B, C), under the rules.
-        shares: those of constants, if they are wanted.
-    """
-
-    outputs: Tensor
-    plans: PassPlans
-    shares: DeferredShares | None
-
-
 def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     """Return the outputs (B, C) of a recorded pass that ran again under the rules.
 
     Args:
         tape: gets the shares of constants, unless it is None.
     """
-    recorded = _run_recorded(request, rules, tape is not None)
+    outputs, plans, shares = _run_recorded(request, rules, tape is not None)
     if tape is not None:
-        tape.acting_rules |= acting_rules(recorded.plans.of_all)
-        tape.deferred_shares = recorded.shares
-        unseen = _unseen_constants(recorded.plans.of_all, request)
-        request.memory.explain_failure(request.name, rules, recorded.plans.trace, unseen)
-    return recorded.outputs
+        tape.acting_rules |= acting_rules(plans.of_all)
+        tape.deferred_shares = shares
+        unseen = _unseen_constants(plans.of_all, request)
+        request.memory.explain_failure(request.name, rules, plans.trace, unseen)
+    return outputs
 
 
-def _run_recorded(request: PassRequest, rules: Rules, with_shares: bool) -> RecordedPass:
+def _run_recorded(
+    request: PassRequest, rules: Rules, with_shares: bool
+) -> tuple[Tensor, PassPlans, DeferredShares | None]:
+    """Return the outputs (B, C), the plans, and the shares of constants if they are wanted."""
     trace = record_pass(request)
     warn_of_random_numbers(request.name, trace)
     plans = make_plans(trace, rules, request.names, with_shares or bool(request.leaves))
@@ -132,7 +131,7 @@ def _run_recorded(request: PassRequest, rules: Rules, with_shares: bool) -> Reco
         of_leaves = outputs_of_leaves(plans, request)
         outputs = outputs + of_leaves - of_leaves.detach()
     shares = shares_by_derivative(outputs, plans, request) if with_shares else None
-    return RecordedPass(outputs, plans, shares)
+    return outputs, plans, shares
 
 
 def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
@@ -176,8 +175,14 @@ def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
                 if _comes_from_a_buffer(plan.trace, ref):
                     yield f"a buffer in {op.path or request.name}"
                 continue
-            adds_nothing = _is_mask(op) if ref is None else _is_zero(plan.trace, ref)
-            if line not in expected and not adds_nothing:
+            if ref is None:  # a number
+                kept = ADDITIONS if request.memory.keeps else frozenset()
+                is_known = line == CONSTANTS and op.name in kept | ABOVE_ZERO | LOGARITHMS
+                numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
+                is_known |= op.name == "masked_fill" and numbers <= {0, -math.inf}
+            else:
+                is_known = _is_zero(plan.trace, ref)
+            if line not in expected and not is_known:
                 yield f"{line} in {op.path or request.name}"
 
 
@@ -196,17 +201,13 @@ def _comes_from_a_buffer(trace: Trace, ref: Ref) -> bool:
     return False
 
 
-def _is_mask(op: Op) -> bool:
-    """Whether the numbers that an operation puts among entries are zero or minus infinity."""
-    numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
-    return op.name == "masked_fill" and numbers <= {0, -math.inf}
-
-
 def _is_zero(trace: Trace, ref: Ref) -> bool:
     """Whether a constant was made of zeros, or has no other entries than these and masked ones."""
     value = trace.origin(ref.value, WHOLE)
     maker = trace.op_of(value)
-    if maker is not None and (maker.name in _ZEROS or _fills_with_zeros(maker)):
+    if maker is not None and (
+        maker.name in _ZEROS or (maker.name in _FULL and maker.args[-1] == 0)
+    ):
         return True
     slot = trace.flow.slot_of_value[value]
     if slot in trace.memory.unstable:
@@ -215,11 +216,6 @@ def _is_zero(trace: Trace, ref: Ref) -> bool:
             return False  # the tensor does not hold the value any more
     tensor = trace.tensor(value)
     return bool(((tensor == 0) | (tensor == -math.inf)).all())
-
-
-def _fills_with_zeros(op: Op) -> bool:
-    """Whether an operation makes a tensor full of zeros, as `to_dense_batch` does."""
-    return op.name in _FULL and op.args[-1] == 0
 
 
 # -- the shares of constants, and the relevance of inputs beside the nodes -------------------------
@@ -236,14 +232,11 @@ def shares_by_derivative(outputs: Tensor, plans: PassPlans, request: PassRequest
     if CUT_OFF in shares:
         cuts = {""} if line_of_output is not None else plans.modules[CUT_OFF] - request.under_rules
         warn_of_cuts(request.name, cuts)
-    return DeferredShares(
-        [], lambda _gradients, _outputs, weights, _: _weight_outputs(shares, weights)
-    )
 
+    def weighted(_: Any, outputs: Any, weights: Tensor, relevance: Any) -> dict[str, Tensor]:
+        return {line: (share * weights).sum(-1) for line, share in shares.items()}
 
-def _weight_outputs(shares: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
-    """Turn the share of each line in the outputs (B, C) into that in the explained value (B,)."""
-    return {line: (share * weights).sum(-1) for line, share in shares.items()}
+    return DeferredShares([], weighted)
 
 
 def _shares_in_outputs(plans: PassPlans, request: PassRequest) -> dict[str, Tensor]:
@@ -259,6 +252,8 @@ def _shares_in_outputs(plans: PassPlans, request: PassRequest) -> dict[str, Tens
                 plans.of_all, {plans.slot: request.rows}, line, plans.lines
             )
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
+            if line in request.leaves:  # its relevance has the share
+                continue
             warn(
                 f"the share of {line} in {request.name} is unknown; the ledger lists it as"
                 f" unexplained: {str(error).splitlines()[0]}",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphxai.engine.fused import laid_out_like
 from graphxai.engine.operations import PLUS_PRODUCT, PRODUCTS, operation, operation_kind
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
 from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
@@ -109,7 +110,9 @@ class Replay:
         for ref, part in pair_refs(op.result, result):
             if part is not None:
                 recorded = self.trace.memory.tensors[ref.slot]
-                shared = op.in_place or _is_view(op)
+                # a result may share its memory; a part of another operation has no overload
+                has_schema = isinstance(op.func, torch._ops.OpOverload)
+                shared = op.in_place or (has_schema and operation_kind(op.func).views)
                 self.now[ref.slot] = part if shared else laid_out_like(part, recorded)
         return result
 
@@ -131,9 +134,13 @@ class Replay:
         tensor_of: TensorOf = self.value
         if op.number in self.plan.roles.held or op.name in PRODUCTS:
             tensor_of = self._holding(op)
-        if replaced and (replacement := self.replacements.get(op.number)) is not None:
-            tensor_of = _with_replacement(replacement, tensor_of)
-        return op.with_tensors(tensor_of)
+        replacement = self.replacements.get(op.number) if replaced else None
+        if replacement is None:
+            return op.with_tensors(tensor_of)
+        value, function, _ = replacement
+        return op.with_tensors(
+            lambda ref: function(tensor_of(ref)) if ref.value == value else tensor_of(ref)
+        )
 
     def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return by_rule(op, args, kwargs, rule_for(self.plan, op))
@@ -163,24 +170,6 @@ def out_of_place(func: Any) -> Any:
     raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
 
 
-def _is_view(op: Op) -> bool:
-    """Return whether a result shares its memory. A part of another operation has no overload."""
-    return isinstance(op.func, torch._ops.OpOverload) and operation_kind(op.func).views
-
-
-def laid_out_like(tensor: Tensor, recorded: Tensor) -> Tensor:
-    """Return a tensor with its axes in memory in the order of those of a recorded tensor.
-
-    A later view of the tensor may depend on it.
-    """
-    strided = tensor.layout == recorded.layout == torch.strided and not recorded.is_nested
-    if not strided or tensor.dim() != recorded.dim() or tensor.stride() == recorded.stride():
-        return tensor
-    order = sorted(range(tensor.dim()), key=recorded.stride, reverse=True)
-    places = [order.index(axis) for axis in range(tensor.dim())]
-    return tensor.permute(order).contiguous().permute(places)
-
-
 def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None) -> Any:
     """Run an operation, by its rule if it has one."""
     func = out_of_place(op.func) if op.in_place and rule else op.func
@@ -190,16 +179,6 @@ def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function 
     if isinstance(op.result, list) and isinstance(out, Tensor):  # a custom rule makes the first
         out = (out, *[None] * (len(op.result) - 1))
     return args[0].copy_(out) if op.in_place else out
-
-
-def _with_replacement(replacement: ValueReplacement, tensor_of: TensorOf) -> TensorOf:
-    """Return `tensor_of`, but with a value replaced."""
-
-    def replaced(ref: Ref) -> Tensor:
-        tensor = tensor_of(ref)
-        return replacement.replaced(tensor) if ref.value == replacement.value else tensor
-
-    return replaced
 
 
 # -- where a rule is in force: one of `Rules.custom` precedes those built in -----------------------
@@ -256,11 +235,6 @@ def apply_custom_rule(
     if bias is None:
         return y
     return affine(y, None, bias) if rule.operation == "layer_norm" else per_channel(y, None, bias)
-
-
-def has_rule(plan: ReplayPlan, op: Op) -> bool:
-    """Whether one of the rules that come with the package is in force for an operation."""
-    return built_in_rule(plan, op) is not None
 
 
 def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule | None:

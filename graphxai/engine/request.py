@@ -34,6 +34,7 @@ REMEDIES = {  # by a part of a reason, what to write instead
     "constant": "keep it as a parameter or an attribute of the graph",
     "random numbers": "call model.eval(), and pass training=self.training to F.dropout",
     "a maximum along an axis": "use amax, or global_max_pool of PyG",
+    "a threshold": "use a softmax, for which there is a rule",
     "an attribute of the graph that requires": "give the graph tensors without a gradient",
     "under two names": "give each attribute a tensor of its own",
     "whose rows are of no graph": "explain one graph at a time",
@@ -71,7 +72,8 @@ class PassMemory:
         self._failures: dict[Rules, list[Opaque]] = {}
         self._warned = False
         self.beside_empty = True
-        self.keeps_inputs = False  # whether passes need an `InputKeeper`
+        self.keeps = False  # whether passes need a `ValueKeeper`
+        self.views_attention = False  # whether the layout of attention matters to views of it
         self.proved: set[object] = set()  # operations in modules, with autograd's own gradients
 
     def __deepcopy__(self, _: Any) -> "PassMemory":
@@ -106,10 +108,6 @@ class PassMemory:
     def give_up(self, rules: Rules, reason: Opaque) -> None:
         """Record all further passes under these rules."""
         self.note_failure(rules, reason, TRIES)
-
-    def run_alone(self, _: Exception) -> None:
-        """Run no more passes beside a graph without nodes, since one has failed so."""
-        self.beside_empty = False
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
         """Name the modules and the remedy of the last failure, and warn of the first one.
@@ -190,13 +188,16 @@ class OneGraphAtATime(ValueError):
 
     Attributes:
         batches: a batch with one graph for each of the graphs.
+        model: the wrapped model.
+        why: what it does, so that they cannot.
     """
 
-    def __init__(self, model: Any, batch: Any) -> None:
+    def __init__(self, model: Any, batch: Any, why: str) -> None:
         super().__init__(
             f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
             " one at a time."
         )
+        self.model, self.why = model, why
         self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
 
 

@@ -23,6 +23,7 @@ from graphxai.engine.plan import AttentionProduct, Roles, Rule
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace
 
 _WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
+_INVERSE = kinds.that("inverse")
 _OF_MULTIPLES = kinds.SAME | kinds.SCALINGS
 _OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | {"neg"}
 _OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | {"add"}
@@ -168,7 +169,8 @@ class _RoleFinder(FlowQueries):
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
         pairs = self.pairs(op)
         if op.name == "mul":
-            pairs = [(a, b) for a, b in pairs if self.is_inverse(b) and not self.is_inverse(a)]
+            inverse = {value for value in sum(pairs, ()) if self.trace.op_name(value) in _INVERSE}
+            pairs = [(a, b) for a, b in pairs if b in inverse and a not in inverse]
         return any(self.are_summed_in(below, [above]) is not None for above, below in pairs)
 
     def _is_of_logarithms(self, op: Op) -> bool:
@@ -185,7 +187,7 @@ class _RoleFinder(FlowQueries):
     def _mark_softmax(self, weights: int) -> None:
         """Mark the exponentials in weights, and the logarithms and inverses of their sums."""
         for op in self.makers(weights, kinds.OF_A_SUM | _OF_MULTIPLES):
-            if op.name == "exp" or self.is_inverse(op.out):
+            if op.name == "exp" or op.name in _INVERSE:
                 self.roles.softmax.add(op.number)
             if op.name == "exp":
                 before = self.makers(op.reads[0].value, _OF_DIFFERENCES)

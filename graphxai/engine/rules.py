@@ -44,7 +44,7 @@ class BuiltInRule(NamedTuple):
 
 
 def saved(node: Node, name: str) -> Any:
-    """Return what a node saved, or `InputKeeper` kept, a tensor without its gradient."""
+    """Return what a node saved, or `ValueKeeper` kept, a tensor without its gradient."""
     attribute = f"_saved_{name}"
     value = getattr(node, attribute) if hasattr(node, attribute) else node.metadata[name]
     return value.detach() if isinstance(value, Tensor) else as_given(value)
@@ -139,8 +139,8 @@ def batch_norm(
 
     With running statistics it is affine (Ioffe 2015, section 3.1). Else this is LN (Ali 2022).
     """
-    training, _, eps = rest
-    if training or mean is None:  # InstanceNorm has no running statistics, either
+    *training, _, eps = rest  # one operation is only for running statistics
+    if any(training) or mean is None:  # InstanceNorm has no running statistics, either
         y = _standardised(x, (0, *range(2, x.dim())), eps)
     else:
         shape = (1, -1) + (1,) * (x.dim() - 2)
@@ -158,20 +158,6 @@ def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
         return gradient - gradient.mean(axes, keepdim=True)
 
     return to_input
-
-
-def batch_norm_running(
-    func: Function,
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    mean: Any,
-    var: Any,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, None, None]:
-    """Apply BatchNorm with running statistics, which is affine (Ioffe 2015, section 3.1)."""
-    return batch_norm(func, x, weight, bias, mean, var, False, momentum, eps)
 
 
 def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -296,12 +296,6 @@ def computing_by_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> Iterato
         yield acted
 
 
-def paths_under_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> frozenset[str]:
-    """Return the paths of the modules that compute by these rules."""
-    named = model.named_modules()
-    return frozenset(path for path, part in named if _rule_of_class(type(part), rules))
-
-
 def _rule_of_class(module_class: type, rules: Sequence[ModuleRule]) -> ModuleRule | None:
     """Return the rule for a class, or for the nearest class that it derives from."""
     by_class = {rule.module_class: rule for rule in rules}
@@ -379,7 +373,11 @@ def with_module_rules(
         call_with_leaves=None,
         key=key,
         part=part,
-        under_rules=frozenset(paths_under_rules(request.module, rules)),
+        under_rules=frozenset(
+            path
+            for path, module in request.module.named_modules()
+            if _rule_of_class(type(module), rules)
+        ),
         beside_empty=lambda: None,  # rules may change the output
     )
     return changed, acted

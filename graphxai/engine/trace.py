@@ -37,13 +37,6 @@ class RunningModule:
     outer: "RunningModule | None" = None
     rows: Tensor | None = None
 
-    def outward(self) -> Iterator["RunningModule"]:
-        """Yield this module, then the one that called it, and so on to the outermost."""
-        running: RunningModule | None = self
-        while running is not None:
-            yield running
-            running = running.outer
-
 
 @dataclass(slots=True, eq=False)
 class Op:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import 
     from graphxai.wrapping.removal import outputs_of_parts as outputs_of_parts
 
     from .benchmark import evaluate as evaluate
+    from .by_layer import Conservation as Conservation
+    from .by_layer import conservation as conservation
     from .by_layer import layer_sums as layer_sums
     from .curves import Curve as Curve
     from .curves import Series as Series
     from .curves import node_series as node_series
     from .ground_truth import evaluate_truth as evaluate_truth
     from .ground_truth import model_score as model_score
-    from .method_values import Conservation as Conservation
-    from .method_values import conservation as conservation
     from .metrics import METRICS as METRICS
     from .metrics import Metric as Metric
     from .report import Report as Report

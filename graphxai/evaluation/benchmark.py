@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from graphxai.api import KnownTarget
 from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.method_names import MEASURED_METHODS
+from graphxai.explainers.control import with_controls
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.notices import warn
-from graphxai.runtime.options import with_keywords
+from graphxai.runtime.options import listed, with_keywords
 from graphxai.wrapping.removal import OPERATORS, Resampling, operators_for
 
 from .ground_truth import check_fit
@@ -66,8 +67,9 @@ def evaluate(
             is the mean over them.
         inputs: inputs as for `explain`, as a list or by key.
         methods: names, explainers or functions `(model, batch, target) -> scores`. "all" means
-            every registered method that applies to the model. `random` is always included. One
-            method with different options is listed with its options.
+            every registered method that applies to the model. The controls `random`, `ones` and
+            `reverse` (the first method with its sign turned) are always included. One method with
+            different options is listed with its options.
         labels: the class of each input by name or number, or for a regression its value. They are
             in the order of the inputs, or by key.
         target: as for `explain`. It may also be "true", for the class in `labels`, as in Ali 2022,
@@ -79,8 +81,8 @@ def evaluate(
         metrics: names in `METRICS`, or "all" for those that fit the task, or functions: of a
             graph's `Series`, or of two arrays, its relevance and its truth. More counts as better,
             unless `metric` in `evaluation.metrics` registers a function otherwise. By default, two
-            measures of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE, and
-            the error of partial sums, which equal scores may win).
+            measures of the order of the nodes (AUAC and SRG) and two of the values (AU-MSE and the
+            error of exchanges).
         operators: how nodes are removed. "all" means those that the model can take, with `resample`
             if masked atoms are fitted to it.
         steps: the number of points of a curve. None takes every number of nodes, and 11 is the grid
@@ -121,12 +123,10 @@ def evaluate(
     model = on_device(loaded(model), options.get("device"))
     tracked = tracked_output(model, target, labels)
     chosen = methods_for(model) if methods == "all" else each_of(methods)
-    explainers = [seeded_explainer(method, seed, model=model) for method in chosen]
-    if "random" not in {explainer.name for explainer in explainers}:
-        explainers.append(seeded_explainer("random", seed))
+    given = told_apart(seeded_explainer(method, seed, model=model) for method in chosen)
     inputs = inputs if isinstance(inputs, Mapping) else as_list(inputs)[0]
     truths = _truths_by_key(options.get("truths"), inputs)
-    plan = MeasurementPlan(tuple(told_apart(explainers)), (), (), steps, seed, truths=truths)
+    plan = MeasurementPlan(tuple(with_controls(given, seed)), (), (), steps, seed, truths=truths)
     plan, refitting = _with_metrics(plan, model, tracked, metrics, operators, options)
     scored = any(metric.removal for metric in plan.metrics) and ROAR not in plan.metrics
     marked = mark_explained_for(model, inputs, node, pair)
@@ -214,8 +214,8 @@ def _with_metrics(
     if operators == "all":
         removed_by = operators_for(model, resampling)
     else:
-        named = [operators] if isinstance(operators, str) else list(operators)
-        for name in named or [""]:
+        named = listed(operators, "operators")
+        for name in named or ("",):
             if name not in OPERATORS:
                 what = f"unknown operator {name!r}" if name else "no operator given"
                 raise ValueError(f"{what}; choose from {', '.join(OPERATORS)}.")

@@ -1,4 +1,6 @@
-"""How much relevance there is at every layer, and in which layer a method creates or loses some.
+"""How much relevance there is in all and at every layer, and where a method creates or loses some.
+
+Over a data set the sum of relevance is compared with the output (Ali 2022, Fig. 3).
 
 A stage begins where a layer receives its state h, and ends where the next one does. With
 `R = sum h dh` and `dh = d f_c / d h` under a method's rules,
@@ -11,19 +13,24 @@ ledger leaves unexplained. A state that goes around a layer and joins later than
 counts as created where it joins.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphxai.api import explain
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
 from graphxai.explainers import get_explainer
 from graphxai.explainers.gradient import GradientInput
+from graphxai.explainers.registry import Method, each_of, told_apart
+from graphxai.explanation.compute.models import Model
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import conservative, record
 
@@ -227,3 +234,82 @@ def _with_gradients(module: nn.Module) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
+
+
+@dataclass(frozen=True, eq=False)
+class Conservation:
+    """The summed relevance and the output of n graphs for one method.
+
+    Args:
+        method: the name of the method.
+        outputs: the explained outputs f_c (n,).
+        tokens: the summed relevance of nodes and graph token (n,).
+        biases: the share of additive parameters (n,). If the method separates it, the share of the
+            structural bias is included.
+    """
+
+    method: str
+    outputs: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    biases: NDArray[np.float64]
+
+    @property
+    def slope(self) -> float:
+        """The least-squares slope of summed relevance on output. It is 1 if they agree."""
+        centred = self.outputs - self.outputs.mean()
+        spread = float((centred**2).sum())
+        return float((centred * self.tokens).sum()) / spread if spread else float("nan")
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's correlation of summed relevance and output, NaN if either is constant."""
+        if len(self.outputs) < 2 or not self.outputs.std() or not self.tokens.std():
+            return float("nan")
+        return float(np.corrcoef(self.outputs, self.tokens)[0, 1])
+
+    @property
+    def gap(self) -> float:
+        """The mean absolute difference between output and summed relevance."""
+        return float(np.abs(self.outputs - self.tokens).mean())
+
+    @property
+    def unexplained(self) -> float:
+        """The mean absolute difference between output and summed relevance with biases."""
+        return float(np.abs(self.outputs - self.tokens - self.biases).mean())
+
+    @classmethod
+    def of(cls, method: str, ledgers: Sequence[Mapping[str, float]]) -> "Conservation":
+        """Compare the figures of the graphs' ledgers, see `Ledger.to_dict`."""
+        names = ("output", "nodes", "graph_token", "total")
+        output, nodes, token, total = (np.array([of[name] for of in ledgers]) for name in names)
+        return cls(method, output, tokens=nodes + token, biases=total - nodes - token)
+
+
+def conservation(
+    model: Model,
+    inputs: Iterable[Any],
+    methods: Sequence[Method] = ("gradient_input", "lrp_ah_ln", "lrp"),
+    *,
+    target: Any = None,
+) -> dict[str, Conservation]:
+    """Compare summed relevance with outputs for each method.
+
+    Inputs and target are as for `explain`. Inputs that cannot be used are skipped with a warning.
+
+    Raises:
+        ValueError: no input remains, or the scores of a method are no shares of the output.
+    """
+    measured = {}
+    values = list(inputs)
+    for method in told_apart(map(get_explainer, each_of(methods))):
+        explained = [e for e in explain(model, values, method, target=target) if e is not None]
+        if not explained:
+            raise ValueError("there is no graph to measure.")
+        name = explained[0].method
+        if explained[0].ledger is None:
+            raise ValueError(
+                f"{name} gives scores that are no shares of the output, so they conserve nothing:"
+                " leave it out."
+            )
+        measured[name] = Conservation.of(name, [e.ledger.to_dict() for e in explained])
+    return measured

@@ -20,7 +20,7 @@ from graphxai.contract.tasks import Task
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared
-from graphxai.explanation.compute.lists import OnError, map_inputs
+from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs
 from graphxai.explanation.compute.models import Model, conformal_of, loaded, mark_explained_for
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.explanation.explanation import Explanation
@@ -192,7 +192,7 @@ def counterfactual_set(
     search = partial(
         _sets, task=explained_task, method=method, of=of, operator=operator, exhaustive=exhaustive
     )
-    strict = on_error == "raise" or not several
+    strict = is_strict(on_error, several)
 
     def collect(results: list[CounterfactualSet | None]) -> Drawings:
         return Drawings(results, labels=row_index(inputs))

@@ -63,7 +63,8 @@ class Series:
         logits_pruned: the logits of all but the k nodes of smallest |relevance| (K, C).
         explained: the class that the curves track. It is None for a regression, which has its value
             in its unit as the only column.
-        coalitions: random choices of nodes, True in (S, N), if they were asked for.
+        coalitions: random choices of nodes, True in (S, N), if they were asked for. Those at 2 k
+            and 2 k + 1 have the same size.
         logits_of_coalitions: for only the nodes of each of these, (S, C).
         falls: whether a regression has a lower value for the full graph than for the empty one.
     """
@@ -133,6 +134,14 @@ class Series:
         """
         return torch.equal(self.logits_with_top[0], self.logits_with_top[-1])
 
+    def explained_value(self, logits: Tensor) -> Tensor:
+        """Return what is explained, (K,), from logits (K, C) of the classes or values (K, 1)."""
+        logits = logits.double()
+        if self.explained is None:
+            return logits[:, 0]
+        is_single_logit = logits.shape[1] == 2 and torch.equal(logits[:, 0], -logits[:, 1])
+        return logits[:, self.explained] * (2 if is_single_logit else 1)
+
     def _followed(self, logits: Tensor) -> Tensor:
         if self.explained is not None:
             return logits.softmax(-1)[:, self.explained]
@@ -188,8 +197,8 @@ def several_series(
     Each graph is embedded once, and parts that several curves share are computed once.
 
     Args:
-        coalitions: how many random coalitions of nodes are measured, too. They are the same for all
-            methods.
+        coalitions: how many random coalitions of nodes are measured, too, see `random_coalitions`.
+            They are the same for all methods.
     """
     keeps, places, counts, drawn = [], [], [], []
     falls = _falling(model, graphs, target, operator, resampling)
@@ -230,14 +239,14 @@ def _falling(
 
 
 def random_coalitions(n: int, count: int) -> Tensor:
-    """Draw coalitions (count, n) of n nodes, whose sizes from 0 to n are equally likely.
+    """Draw coalitions (count, n) of n nodes, in neighbouring pairs of the same size.
 
-    The draws depend on n alone.
+    Sizes from 0 to n are equally likely. The draws depend on n alone.
     """
     generator = torch.Generator().manual_seed(n)
-    sizes = torch.randint(n + 1, (count, 1), generator=generator)
+    sizes = torch.randint(n + 1, (count - count // 2, 1), generator=generator)
     places = torch.rand(count, n, generator=generator).argsort(-1)
-    return places < sizes
+    return places < sizes.repeat_interleave(2, dim=0)[:count]
 
 
 def _series_of(

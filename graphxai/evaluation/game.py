@@ -11,14 +11,18 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.api import KnownTarget
+from graphxai.api import KnownTarget, explain
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target, ValueOfOutputs
+from graphxai.explainers.shares import COMBINED, Shares
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.wrapping.removal import Operator, outputs_of_parts
 
-__all__ = ["Game", "game", "game_of"]
+__all__ = ["Game", "fit_shares", "game", "game_of"]
+
+PAIRS = 128  # coalitions of one size that are compared, for each graph to which shares are fitted
+RIDGE = 1e-3  # of the standardised scores, which are alike
 
 
 def game(
@@ -113,6 +117,61 @@ def game_of(
         outputs = outputs_of_parts(model, data, torch.ones(1, n, dtype=torch.bool), operator)
     value = target.resolve(model.config, outputs.double().cpu())
     return Game(model, data, _members(parts, n), tuple(parts), value, operator)
+
+
+def fit_shares(
+    model: Model | str | Path,
+    graphs: Sequence[Any],
+    *,
+    target: KnownTarget = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Shares:
+    """Fit the weights with which `method="shares"` combines cheap scores, to one model.
+
+    The weights are those with which exchanging nodes for as many others changes the output most
+    nearly as the weighted scores say (ridge regression in closed form). Take graphs that you do not
+    explain afterwards, such as training graphs: 24 suffice for the four weights.
+
+    Args:
+        model: from `load` or `wrap`, or a bundled model's name.
+        graphs: inputs, as for `explain`. Those of fewer than two nodes are left out.
+        target: as for `explain`.
+        seed: draws the coalitions.
+        progress: as for `explain`.
+
+    Returns:
+        The method, for `explain(..., method)`.
+
+    Raises:
+        ValueError: an input cannot be used, or no exchange of nodes changes an output.
+    """
+    if isinstance(graphs, str):
+        raise ValueError("graphs is a single text: give a list of graphs.")
+    model, drawn = loaded(model), np.random.default_rng(seed)
+    names: tuple[Any, ...] = (Shares(seed=seed), *COMBINED)
+    options: dict[str, Any] = {"target": target, "progress": progress, "on_error": "raise"}
+    by_method = [explain(model, list(graphs), name, **options) for name in names]
+    said, seen = [np.empty((0, len(names)))], [np.empty(0)]
+    for graph, explanations in zip(graphs, zip(*by_method, strict=True), strict=True):
+        players = game(model, graph, target=target)
+        if (n := players.n_players) < 2:
+            continue
+        sizes = drawn.integers(1, n, PAIRS).repeat(2)[:, None]
+        coalitions = drawn.random((2 * PAIRS, n)).argsort(1).argsort(1) < sizes
+        changes = np.subtract(*players(coalitions).reshape(PAIRS, 2).T)
+        exchanged = coalitions[::2].astype(float) - coalitions[1::2]
+        if size := float(np.sqrt(np.square(changes).mean())):
+            scores = np.stack([each.relevance for each in explanations], axis=1)  # (n, methods)
+            said.append(exchanged @ scores / size)
+            seen.append(changes / size)
+    x, y = np.concatenate(said), np.concatenate(seen)
+    if not len(y):
+        raise ValueError("no exchange of nodes changes an output: there is nothing to fit.")
+    scale = x.std(0).clip(1e-12)
+    squares = (x / scale).T @ (x / scale) / len(x) + RIDGE * np.eye(len(names))
+    weights = np.linalg.solve(squares, (x / scale).T @ y / len(x)) / scale
+    return Shares(seed=seed, weights=weights.tolist())
 
 
 def _members(parts: Mapping[str, Sequence[int]], n: int) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer, get_explainer
+from graphxai.explainers.control import with_controls
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method, each_of, told_apart
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
@@ -68,7 +69,7 @@ def evaluate_truth(
 
     if len(inputs) != len(truths):
         raise ValueError(f"{len(inputs)} inputs, but {len(truths)} truths.")
-    explainers = _with_random(model, methods)
+    explainers = explainers_of(model, methods)
     arrays = [np.asarray(truth) for truth in truths]
     prepared, notes = _prepare(model, inputs, arrays)
     seconds: dict[str, float] = {}
@@ -130,7 +131,7 @@ def evaluate_nothing(
 
     prepared = list(enumerate(prepare_all(model, inputs)))
     rows: list[tuple[int, str, str, str, float, str]] = []
-    for explainer in _with_random(model, methods):
+    for explainer in explainers_of(model, methods):
         explained = dict(explain_prepared(model, prepared, explainer, target=target))
         for graph, explanation in sorted(explained.items()):
             counted = {"false_positives": explanation.relevance}
@@ -244,10 +245,11 @@ def model_score(
     return name, np.nan if value is None else value
 
 
-def _with_random(model: Any, methods: Sequence[Method]) -> list[Explainer]:
-    explainers = told_apart(get_explainer(method, model=model) for method in each_of(methods))
-    is_random = any(explainer.name == "random" for explainer in explainers)
-    return explainers if is_random else [*explainers, get_explainer("random")]
+def explainers_of(model: Any, methods: Sequence[Method]) -> list[Explainer]:
+    """Return the explainers of methods, fitted to the model, with the controls."""
+    return with_controls(
+        told_apart(get_explainer(method, model=model) for method in each_of(methods))
+    )
 
 
 def _prepare(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from rdkit import Chem
 
-from graphxai.datasets.rules import RULES
+from graphxai.datasets.rules import get_rule
 from graphxai.explainers import REGISTRY
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
@@ -73,7 +73,7 @@ def rule_bonds(rule: str, smiles: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends (M, 2) of a molecule's bonds, and which of them are true (M,)."""
     mol = Chem.MolFromSmiles(smiles)
     ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()]
-    return np.array(ends, dtype=int).reshape(-1, 2), RULES[rule].true_bonds(mol)
+    return np.array(ends, dtype=int).reshape(-1, 2), get_rule(rule).true_bonds(mol)
 
 
 def mean_share(truths: Sequence[np.ndarray]) -> float | None:

@@ -23,6 +23,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.explainers import Explainer
+from graphxai.explainers.control import Reverse
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -31,13 +32,12 @@ from graphxai.wrapping.removal import Operator, Resampling
 
 from .curves import Series, several_series
 from .ground_truth import comparable_relevance
-from .metrics import Metric
+from .metrics import Metric, size_share
 from .statistics import relative_change
-from .store import GRID, Key, Unit
+from .store import GRID, NO_REMOVAL, SIZE_SHARE, Key, Unit
 from .truth_metrics import rank_correlation
 
 COALITIONS = 64  # drawn for each graph
-NO_REMOVAL = "none"  # the operator of values that do not depend on removal
 Item = tuple[Key, Input]
 FloatArray = NDArray[np.floating]
 
@@ -88,7 +88,9 @@ def measure(
         if not left:
             continue
         begun = perf_counter()
-        explanations[explainer.name] = explained_or_reason(model, left, explainer, target)
+        before = _reversed(explainer, plan, explanations, left)
+        explained = before or explained_or_reason(model, left, explainer, target)
+        explanations[explainer.name] = explained
         seconds[explainer.name] = (perf_counter() - begun) / len(left)
         usable = {
             k: e for k, e in explanations[explainer.name].items() if isinstance(e, Explanation)
@@ -126,6 +128,27 @@ def measure(
             )
             for unit in units
         ]
+
+
+def _reversed(
+    explainer: Explainer,
+    plan: MeasurementPlan,
+    explanations: Mapping[str, Mapping[Key, Explanation | str]],
+    items: Sequence[Item],
+) -> dict[Key, Explanation | str]:
+    """Turn the sign of explanations that are there already, for the control that does so.
+
+    Without an explanation of every item there is none.
+    """
+    if not (isinstance(explainer, Reverse) and explainer.reversed in plan.explainers):
+        return {}
+    first = explanations.get(explainer.reversed.name, {})
+    if any(key not in first for key, _ in items):
+        return {}
+    return {
+        key: e if isinstance(e, str) else replace(e, relevance=-e.relevance, ledger=None)
+        for key, e in ((key, first[key]) for key, _ in items)
+    }
 
 
 def explained_or_reason(
@@ -203,8 +226,11 @@ def _units(
     units = []
     for name, explanation in explanations.items():
         if isinstance(explanation, str):
-            values = _undefined(plan)
-            units.append(replace(blank, method=name, values=values, note=explanation))
+            undefined: dict[str, dict[str, float]] = {}
+            for metric in plan.metrics:
+                for operator in plan.operators if metric.removal else (NO_REMOVAL,):
+                    undefined.setdefault(operator, {})[metric.name] = float("nan")
+            units.append(replace(blank, method=name, values=undefined, note=explanation))
             continue
         series_of_method = {operator: of[name] for operator, of in series.items()}
         ledger = explanation.ledger.to_dict() if explanation.ledger else {}
@@ -236,6 +262,8 @@ def _values(plan: MeasurementPlan, series: Mapping[str, Series]) -> dict[str, di
             undefined = metric.removal and of_operator.is_undefined
             value = float("nan") if undefined else float(metric.measure(of_operator))
             values.setdefault(operator, {})[metric.name] = value
+            if metric.coalitions and not undefined:
+                values[operator][SIZE_SHARE] = size_share(of_operator)
     return values
 
 
@@ -251,14 +279,6 @@ def _with_truth(
                 float("nan") if relevance is None else float(metric.measure(relevance, truth))
             )
     return values | {NO_REMOVAL: values.get(NO_REMOVAL, {}) | scores} if scores else values
-
-
-def _undefined(plan: MeasurementPlan) -> dict[str, dict[str, float]]:
-    values: dict[str, dict[str, float]] = {}
-    for metric in plan.metrics:
-        for operator in plan.operators if metric.removal else (NO_REMOVAL,):
-            values.setdefault(operator, {})[metric.name] = float("nan")
-    return values
 
 
 def _curves(series: Series) -> dict[str, list[float]]:

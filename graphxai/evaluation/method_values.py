@@ -1,9 +1,5 @@
-"""The values of several methods on the same graphs, with tables, intervals and tests.
+"""The values of several methods on the same graphs, with tables, intervals and tests."""
 
-One of them compares the sum of relevance with the output over a data set (Ali 2022, Fig. 3).
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -13,68 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import explain
-from graphxai.explainers.registry import Method, each_of, get_explainer, told_apart
-from graphxai.explanation.compute.models import Model
+from graphxai.contract.method_names import CONTROLS
 
+from .by_layer import Conservation
 from .metrics import METRICS, TRUTH_METRICS, higher_is_better
 from .robustness import Robustness
 from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
-from .store import Key, Unit
+from .store import SIZE_SHARE, Key, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
-
-
-@dataclass(frozen=True, eq=False)
-class Conservation:
-    """The summed relevance and the output of n graphs for one method.
-
-    Args:
-        method: the name of the method.
-        outputs: the explained outputs f_c (n,).
-        tokens: the summed relevance of nodes and graph token (n,).
-        biases: the share of additive parameters (n,). If the method separates it, the share of the
-            structural bias is included.
-    """
-
-    method: str
-    outputs: NDArray[np.float64]
-    tokens: NDArray[np.float64]
-    biases: NDArray[np.float64]
-
-    @property
-    def slope(self) -> float:
-        """The least-squares slope of summed relevance on output. It is 1 if they agree."""
-        centred = self.outputs - self.outputs.mean()
-        spread = float((centred**2).sum())
-        return float((centred * self.tokens).sum()) / spread if spread else float("nan")
-
-    @property
-    def correlation(self) -> float:
-        """Pearson's correlation of summed relevance and output, NaN if either is constant."""
-        if len(self.outputs) < 2 or not self.outputs.std() or not self.tokens.std():
-            return float("nan")
-        return float(np.corrcoef(self.outputs, self.tokens)[0, 1])
-
-    @property
-    def gap(self) -> float:
-        """The mean absolute difference between output and summed relevance."""
-        return float(np.abs(self.outputs - self.tokens).mean())
-
-    @property
-    def unexplained(self) -> float:
-        """The mean absolute difference between output and summed relevance with biases."""
-        return float(np.abs(self.outputs - self.tokens - self.biases).mean())
-
-    @classmethod
-    def of(cls, method: str, ledgers: Sequence[Mapping[str, float]]) -> "Conservation":
-        """Compare the figures of the graphs' ledgers, see `Ledger.to_dict`."""
-        names = ("output", "nodes", "graph_token", "total")
-        output, nodes, token, total = (np.array([of[name] for of in ledgers]) for name in names)
-        return cls(method, output, tokens=nodes + token, biases=total - nodes - token)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +47,7 @@ class MethodValues:
         )
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{escape(line)}</p>" for line in self.robustness_sentences())
+        said = "".join(f"<p>{escape(line)}</p>" for line in self.sentences())
         return said + self.table(costs=True).rename(index=self.labelled).to_html()
 
     @property
@@ -113,6 +59,46 @@ class MethodValues:
     def robustness_sentences(self) -> list[str]:
         """Say for each operator whether rankings of methods can be trusted."""
         return [of.sentence(operator) for operator, of in self.robustness.items()]
+
+    def sentences(self) -> list[str]:
+        """Say how far the figures can be trusted.
+
+        They are the sentences on robustness, whether nodes of zeros stand for a graph without
+        nodes, how much of the output follows from the number of nodes alone, and on which metrics a
+        control beats every method.
+        """
+        lines = self.robustness_sentences()
+        if self.settings.get("without_nodes") == "zeros":
+            lines.append(
+                "Where `mask` or `delete` leaves no node, all nodes are set to zero instead."
+            )
+        for operator in self.operators:
+            if (share := self.size_share(operator)).n:
+                lines.append(
+                    f"Under `{operator}` the number of nodes alone explains {share} of the variance"
+                    " of the output over random sets of nodes."
+                )
+        for operator in self.operators or ("none",):
+            for metric in self.metrics(operator):
+                best = self.best(metric, operator)
+                if best and set(best) <= set(CONTROLS):
+                    measured = any(metric in unit.values.get(operator, {}) for unit in self.units)
+                    under = f" under `{operator}`" if measured else ""
+                    lines.append(
+                        f"By {metric}{under} the control `{best[0]}` is better than every method:"
+                        " do not judge methods by it here."
+                    )
+        return list(dict.fromkeys(lines))
+
+    def size_share(self, operator: str | None = None) -> Interval:
+        """Return the share of the variance over random sets of nodes that follows from their size.
+
+        It is measured with `exchange_error`, see `metrics.size_share`; without it n is 0.
+        """
+        operator = operator or (self.operators or ("none",))[0]
+        if SIZE_SHARE not in {m for u in self.units for m in u.values.get(operator, {})}:
+            return bootstrap([np.nan])
+        return bootstrap(np.nanmean(list(self.values(SIZE_SHARE, operator).values()), axis=0))
 
     def labelled(self, method: str) -> str:
         """Return a method's name for a table, with a note if its AUAC is no independent test.
@@ -153,7 +139,7 @@ class MethodValues:
         """Return the metrics for an operator with those that need none, or else all metrics."""
         wanted = (operator, "none")
         names = {m for u in self.units for op, of in u.values.items() for m in of
-                 if operator is None or op in wanted}  # fmt: skip
+                 if m != SIZE_SHARE and (operator is None or op in wanted)}  # fmt: skip
         known = (*METRICS, *TRUTH_METRICS)
         return tuple(name for name in known if name in names) + tuple(sorted(names - set(known)))
 
@@ -366,33 +352,3 @@ class MethodValues:
             for block, value in unit.stages.items():
                 stages.setdefault(unit.method, {}).setdefault(block, []).append(value)
         return {m: {b: bootstrap(v) for b, v in of.items()} for m, of in stages.items()}
-
-
-def conservation(
-    model: Model,
-    inputs: Iterable[Any],
-    methods: Sequence[Method] = ("gradient_input", "lrp_ah_ln", "lrp"),
-    *,
-    target: Any = None,
-) -> dict[str, Conservation]:
-    """Compare summed relevance with outputs for each method.
-
-    Inputs and target are as for `explain`. Inputs that cannot be used are skipped with a warning.
-
-    Raises:
-        ValueError: no input remains, or the scores of a method are no shares of the output.
-    """
-    measured = {}
-    values = list(inputs)
-    for method in told_apart(map(get_explainer, each_of(methods))):
-        explained = [e for e in explain(model, values, method, target=target) if e is not None]
-        if not explained:
-            raise ValueError("there is no graph to measure.")
-        name = explained[0].method
-        if explained[0].ledger is None:
-            raise ValueError(
-                f"{name} gives scores that are no shares of the output, so they conserve nothing:"
-                " leave it out."
-            )
-        measured[name] = Conservation.of(name, [e.ledger.to_dict() for e in explained])
-    return measured

@@ -16,14 +16,22 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from graphxai.runtime.notices import warn
 from graphxai.runtime.options import did_you_mean
 
 from .curves import Curve, Series
-from .truth_metrics import NODE_METRICS, PIXEL_METRICS, SHARE_METRICS, metrics_for
+from .truth_metrics import (
+    NODE_METRICS,
+    PIXEL_METRICS,
+    SHARE_METRICS,
+    SIGNED_METRICS,
+    metrics_for,
+)
 
 MetricNames: TypeAlias = "str | Callable[..., float] | Sequence[str | Callable[..., float]]"
+OLD = {"partial_sums", "partial_sums_scaled"}  # equal scores may win them
 TENTHS = tuple(k / 10 for k in range(1, 10))
-DEFAULT_METRICS = ("auac", "au_mse", "srg", "partial_sums_scaled")
+DEFAULT_METRICS = ("auac", "au_mse", "srg", "exchange_error")
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # DeYoung 2019, section 4
 EXPLANATION = 0.25  # the share of the nodes that Agarwal 2023 counts as the explanation
 
@@ -199,15 +207,53 @@ def unfaithfulness(series: Series) -> float:
     return 1 - math.exp(-max(divergence, 0.0))
 
 
+@metric(False, "Yeh 2019, infidelity, with coalitions of one size exchanged", coalitions=True)
+def exchange_error(series: Series) -> float:
+    """Error of what sums of relevance say when nodes are exchanged for others; 1 if all are equal.
+
+    Coalitions are compared in pairs of one size: the difference d of the explained values with the
+    difference s of the sums of relevance. The error is mean((d - a s)^2) / mean(d^2), with the best
+    factor a that is not negative. It is 0 for the terms of an additive model, 1 for equal scores,
+    and NaN if no exchange changes the value.
+    """
+    if series.coalitions is None or series.logits_of_coalitions is None:
+        return float("nan")
+    moved = _exchanged(series.explained_value(series.logits_of_coalitions))
+    predicted = _exchanged(series.coalitions.double() @ series.relevance.double())
+    factor = max(float(predicted @ moved) / max(float(predicted @ predicted), 1e-300), 0.0)
+    size = float(moved.square().sum())
+    return float((moved - factor * predicted).square().sum()) / size if size else float("nan")
+
+
+def size_share(series: Series) -> float:
+    """Return the share of the variance of values over coalitions that follows from their size.
+
+    The rest is half of the mean squared difference in pairs of one size. The share depends on the
+    model and the graph, and on no method. It is NaN if the value is constant.
+    """
+    if series.logits_of_coalitions is None:
+        return float("nan")
+    value = series.explained_value(series.logits_of_coalitions)
+    variance = float(value.var())
+    within = float(_exchanged(value).square().mean()) / 2
+    return 1 - within / variance if variance else float("nan")
+
+
+def _exchanged(of_coalitions: Tensor) -> Tensor:
+    """Return the difference (S // 2,) in each pair of coalitions of one size, from figures (S,)."""
+    first, second = of_coalitions[: len(of_coalitions) // 2 * 2].view(-1, 2).T
+    return first - second
+
+
 @metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
 def partial_sums(series: Series) -> float:
-    """Squared error of the sums of relevance over random coalitions; equal scores may win it."""
+    """Old: error of the sums of relevance over coalitions, which equal scores may win."""
     return _error_of_sums(series, scaled=False)
 
 
 @metric(False, "Yeh 2019, infidelity, with coalitions as perturbations", coalitions=True)
 def partial_sums_scaled(series: Series) -> float:
-    """`partial_sums` of relevance scaled by the best factor; equal scores may win it."""
+    """Old: `partial_sums` of relevance scaled by the best factor, which equal scores may win."""
     return _error_of_sums(series, scaled=True)
 
 
@@ -220,23 +266,13 @@ def _error_of_sums(series: Series, scaled: bool) -> float:
     """
     if series.coalitions is None or series.logits_of_coalitions is None:
         return float("nan")
-    value = _explained_value(series, series.logits_of_coalitions)
-    gain = value - _explained_value(series, series.logits_with_top[:1])
+    value = series.explained_value(series.logits_of_coalitions)
+    gain = value - series.explained_value(series.logits_with_top[:1])
     sums = series.coalitions.double() @ series.relevance.double()
     if scaled:
         sums = sums * float(sums @ gain) / max(float(sums @ sums), 1e-300)
     variance = float(value.var(correction=0))
     return float((gain - sums).square().mean()) / variance if variance else float("nan")
-
-
-def _explained_value(series: Series, logits: Tensor) -> Tensor:
-    """Return what is explained, (K,), from logits (K, C) of the classes or values (K, 1)."""
-    logits = logits.double()
-    if series.explained is None:
-        return logits[:, 0]
-    explained = logits[:, series.explained]
-    is_single_logit = logits.shape[1] == 2 and torch.equal(logits[:, 0], -logits[:, 1])
-    return 2 * explained if is_single_logit else explained
 
 
 @metric(True, "Chalasani 2020, Gini index", removal=False)
@@ -291,7 +327,7 @@ ROAR = Metric(
 # Of a known truth. They are measured where `evaluate` is given truths.
 TRUTH_METRICS: dict[str, Metric] = {
     name: replace(_of_function(measure, True, "known truth"), name=name)
-    for of_kind in (NODE_METRICS, SHARE_METRICS, PIXEL_METRICS)
+    for of_kind in (NODE_METRICS, SHARE_METRICS, SIGNED_METRICS, PIXEL_METRICS)
     for name, measure in of_kind.items()
 }
 
@@ -303,14 +339,13 @@ def known_metric(name: str) -> Metric | None:
 
 def higher_is_better(name: str) -> bool:
     """Return whether larger values of a metric are better, as those of functions of a user are."""
-    known = known_metric(name)
-    return known is None or known.higher_is_better
+    return bool(getattr(known_metric(name), "higher_is_better", True))
 
 
 def choose_metrics(
     names: "MetricNames", kind: str, truths: Sequence[ArrayLike] = ()
 ) -> list[Metric]:
-    """Return metrics for a kind of task, where "all" means those that fit it.
+    """Return metrics for a kind of task, where "all" means those that fit it, without old ones.
 
     A function that is not registered counts as a metric of which more is better. With truths, the
     first metric that fits them is added if none of them is among the names.
@@ -320,10 +355,17 @@ def choose_metrics(
     """
     fitting = [TRUTH_METRICS[name] for name in metrics_for(truths[0])] if truths else []
     if isinstance(names, str) and names == "all":
-        chosen = [m for m in METRICS.values() if not (m.classes_only and kind == "regression")]
-        return [m for m in chosen if truths or not m.with_truth] + fitting
+        every = (m for n, m in METRICS.items() if n not in OLD and (truths or not m.with_truth))
+        return [m for m in every if not (m.classes_only and kind == "regression")] + fitting
     given = [names] if isinstance(names, str) or callable(names) else list(dict.fromkeys(names))
     chosen = [_chosen(each) for each in given]
+    for old in {each.name for each in chosen} & OLD:
+        warn(
+            f"the metric {old!r} will be removed: scores that grow with the number of nodes win"
+            " it, even equal ones. Take 'exchange_error', which compares sets of one size.",
+            FutureWarning,
+            stacklevel=6,  # of the call of `evaluate`, beneath its two decorators
+        )
     if not chosen:
         raise ValueError(f"no metric given; choose from {', '.join(METRICS)}.")
     for each in chosen:
@@ -348,8 +390,7 @@ def _chosen(given: "str | Callable[..., float]") -> Metric:
             raise ValueError(f"there is a metric {made.name!r} already: rename the function.")
         return registered or made
     if (registered := known_metric(given)) is None:
-        names = (*METRICS, *TRUTH_METRICS)
-        hint = did_you_mean(given, names)
+        hint = did_you_mean(given, (*METRICS, *TRUTH_METRICS))
         raise ValueError(f"unknown metric {given!r}; choose from {', '.join(METRICS)}.{hint}")
     return registered
 

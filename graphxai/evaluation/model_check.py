@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from graphxai.explainers.passes import outputs_without_nodes
+from graphxai.wrapping.one_at_a_time import advice_on
 from graphxai.wrapping.ties import CHOICE, orders_entries
 
 WIDTH = 100  # characters of a line
@@ -168,28 +169,17 @@ def _on_batches(model: Any, batch: Any) -> str:
         return "not looked at: give two graphs or more"
     if checks is None:
         return "graphs share passes"
-    if checks.mixing is not None:
-        return (
-            f"graphs are mixed in {checks.mixing or type(model.module).__name__}, so they run one"
-            " at a time; give that module the batch vector or a mask"
-        )
-    if model.padding.counts(model, batch):
-        return "padding changes outputs, so graphs run one at a time; mask it"
-    if model.shares_passes(batch):
-        return "graphs share passes"
-    return "graphs run one at a time; let forward take the batch vector, or give wrap a forward="
+    if why := model.why_single_passes(batch):
+        return f"the model {why}, so graphs run one at a time. {advice_on(why)}".rstrip()
+    return "graphs share passes"
 
 
 def _on_empty_graphs(model: Any, batch: Any) -> str:
     outputs = outputs_without_nodes(model, batch)
-    if outputs is None:
+    if outputs is None or not bool(outputs.isfinite().all()):
+        why = "the model fails on one" if outputs is None else "the output is not finite"
         return (
-            "the model fails on one, so where all nodes are to be hidden, they are set to zero; let"
-            " it return what it says of nothing"
-        )
-    if not bool(outputs.isfinite().all()):
-        return (
-            "the output is not finite; let the model return what it says of nothing, or measure"
-            " with the operator 'zero' instead of 'delete'"
+            f"{why}, so where all nodes are to be hidden or deleted, they are set to zero; let the"
+            " model return what it says of nothing"
         )
     return "output " + ", ".join(f"{value:+.4g}" for value in outputs[0].tolist())

@@ -38,10 +38,6 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     """
     folder_at(folder)
     write_csv(report.rows, folder / "results.csv", index=False)
-    if find_spec("pyarrow") is not None:
-        rows = report.rows.assign(graph=report.rows.graph.astype(str))
-        with atomic_write(folder / "results.parquet", "wb") as file:
-            rows.to_parquet(file, index=False)
     write_csv(comparisons(report), folder / "comparisons.csv", index=False)
     figures = _save_figures(report, folder)
     summary = json.dumps(_summary(report), indent=1, allow_nan=False)
@@ -50,8 +46,10 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     frame = table_frame(report)
     write_csv(frame, folder / "table.csv", index=False)
     if find_spec("pyarrow") is not None:
-        with atomic_write(folder / "table.parquet", "wb") as file:
-            frame.to_parquet(file, index=False)
+        rows = report.rows.assign(graph=report.rows.graph.astype(str))
+        for name, table in (("results", rows), ("table", frame)):
+            with atomic_write(folder / f"{name}.parquet", "wb") as file:
+                table.to_parquet(file, index=False)
     write_whole(folder / "table.tex", latex_tables(report))
     return folder
 
@@ -88,7 +86,8 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
             f"`{_cell(method)}` gave no scores for {len(failed)} graphs: {_cell(failed[0][1])}",
             "",
         ]
-    lines = [*lines[:2], *_robustness(report), *lines[2:]]
+    said = [line + "\n" for line in report.sentences()]
+    lines = [*lines[:2], *_robustness(report), *said, *lines[2:]]
     for operator in report.operators or ("none",):
         lines += [f"## Nodes removed by `{operator}`", ""] if report.operators else []
         lines += _table(report, operator)
@@ -121,7 +120,7 @@ def _robustness(report: MethodValues) -> list[str]:
     ]
     lines = ["The model itself, with shares of the nodes removed at random:", ""]
     lines += markdown_table(["removed by", "", *(f"{100 * share:.0f} %" for share in SHARES)], rows)
-    return [*lines, *(line + "\n" for line in report.robustness_sentences())]
+    return lines
 
 
 def _table(report: MethodValues, operator: str) -> list[str]:
@@ -271,12 +270,10 @@ def _save_figures(report: MethodValues, folder: Path) -> list[str]:
             suffix = "" if operator == report.operators[0] else f"-{operator}"
             _save(report, kind, folder / f"{kind}{suffix}", operator)
             names.append(f"{kind}{suffix}")
-    if report.conservation():
-        _save(report, "conservation", folder / "conservation", None)
-        names.append("conservation")
-    if report.randomisation():
-        _save(report, "randomisation", folder / "randomisation", None)
-        names.append("randomisation")
+    further = {"conservation": report.conservation(), "randomisation": report.randomisation()}
+    for kind in (name for name, values in further.items() if values):
+        _save(report, kind, folder / kind, None)
+        names.append(kind)
     return names
 
 

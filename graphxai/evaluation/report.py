@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.api import explain
+from graphxai.contract.method_names import CONTROLS
 from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explanation.compute.models import Model
 from graphxai.visualization import grid_svg
@@ -180,7 +181,7 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
 
 def _leading_methods(report: Report) -> list[str]:
     ranked = [name for name in report.ranking(_metric(report)) if name in REGISTRY]
-    return [*[name for name in ranked if name != "random"][: METHODS - 1], "random"]
+    return [*[name for name in ranked if name not in CONTROLS][: METHODS - 1], "random"]
 
 
 def _metric(report: Report) -> str:

@@ -42,6 +42,8 @@ class Robustness:
         graphs: how many graphs were scored.
         unseen: how many graphs have the same output, to the last bit, without any of their nodes.
             Their curves are undefined.
+        spread: the standard deviation of a regression's values over the whole graphs. Divided by
+            it, areas under curves of different data sets or units can be compared.
     """
 
     measure: str
@@ -49,6 +51,7 @@ class Robustness:
     chance: float
     graphs: int
     unseen: int = 0
+    spread: float = 0.0
 
     @property
     def kept(self) -> float:
@@ -69,12 +72,17 @@ class Robustness:
                 f" On {self.unseen} {graphs} the output is the same without any node, so that the"
                 " curves are undefined."
             )
-        if self.kept >= ENOUGH:
-            return left
-        return (
-            f"{left} So rankings under `{operator}` cannot be trusted: curves show how methods fare"
-            " on graphs that the model cannot read."
-        )
+        if self.kept < ENOUGH:
+            left += (
+                f" So rankings under `{operator}` cannot be trusted: curves show how methods fare"
+                " on graphs that the model cannot read."
+            )
+        if self.spread:
+            left += (
+                f" The values of whole graphs have a standard deviation of {self.spread:.3g}:"
+                " divide areas by it to compare data sets."
+            )
+        return left
 
 
 def merged_robustness(by_model: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -87,8 +95,9 @@ def merged_robustness(by_model: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             chance = float(np.mean([part.chance for part in parts]))
             graphs = sum(part.graphs for part in parts)
             unseen = sum(part.unseen for part in parts)
+            spread = float(np.mean([part.spread for part in parts]))
             merged[operator] = asdict(
-                Robustness(parts[0].measure, tuple(values), chance, graphs, unseen)
+                Robustness(parts[0].measure, tuple(values), chance, graphs, unseen, spread)
             )
     return merged
 
@@ -135,7 +144,9 @@ def _robustness(
     predicted: list[Tensor] = []
     for start in range(0, len(prepared), GRAPHS):
         graphs = [item for _, item in prepared[start : start + GRAPHS]]
-        parts = [random_parts(g.data.x, g.num_nodes, plan.seed) for g in graphs]
+        features = [sum(each.data.x for each in g.passes) for g in graphs]  # of both images
+        drawn = zip(features, graphs, strict=True)
+        parts = [random_parts(x, g.num_nodes, plan.seed) for x, g in drawn]
         keeps = [torch.cat([torch.zeros_like(each[:1]), each]) for each in parts]  # first, none
         outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
@@ -144,6 +155,7 @@ def _robustness(
     answers = answers[:, 1:]
     is_value = task.kind == "regression"
     numbers = (answers[..., 0] if is_value else answers.argmax(-1)).double().numpy()
+    spread = float(numbers[:, 0].std())
     given = _given(prepared, labels, task)
     truth = numbers[:, 0] if given is None else given
     scored = np.isfinite(truth)
@@ -155,7 +167,7 @@ def _robustness(
     )
     measure = "agreement" if given is None else "accuracy"
     if is_value:
-        return Robustness("R2", values, 0.0, len(truth), unseen)
+        return Robustness("R2", values, 0.0, len(truth), unseen, spread)
     most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
     return Robustness(measure, values, float(most), len(truth), unseen)
 

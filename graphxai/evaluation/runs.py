@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from graphxai.contract.batching import batches_for
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
+from graphxai.explainers.passes import outputs_without_nodes
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
@@ -24,6 +25,7 @@ from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 from graphxai.wrapping.chosen import chosen_nodes
 from graphxai.wrapping.removal import Resampling
+from graphxai.wrapping.wrapped import WrappedModel
 
 from .measure import Item, MeasurementPlan, measure, unmeasured
 from .report import Report
@@ -151,6 +153,8 @@ class Run:
         notes = {name: note for name, note in notes.items() if note}
         costs = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
         settings |= {"methods": names, "notes": notes, "costs": costs, "checkpoints": [checkpoint]}
+        if {"mask", "delete"} & {*plan.operators} and _zeroes_nodes(model, graphs):
+            settings["without_nodes"] = "zeros"
         return cls(model, graphs, refitting, store, settings, digests, earlier)
 
     def with_judges(self, plan: MeasurementPlan, progress: bool | None) -> MeasurementPlan:
@@ -269,6 +273,15 @@ def _digest(data: Data) -> str:
     if chosen := chosen_nodes(data):
         content.update(repr(chosen).encode())
     return content.hexdigest()[:12]
+
+
+def _zeroes_nodes(model: Model, graphs: Graphs) -> bool:
+    """Return whether nodes of zeros stand for no nodes, as for the first graph that has any."""
+    whole = [item.data for _, item in graphs.items if item.data.num_nodes]
+    if not (isinstance(model, WrappedModel) and whole):
+        return False
+    outputs = outputs_without_nodes(model, model.collate(whole[:1]).to(model.device))
+    return outputs is None or not bool(outputs.isfinite().all())
 
 
 def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> dict[str, Any]:

@@ -18,6 +18,8 @@ import numpy as np
 from graphxai.runtime.writing import Appended, folder_at, write_whole
 
 Key = int | str
+NO_REMOVAL = "none"  # the operator of values that do not depend on removal
+SIZE_SHARE = "size_share"  # stored with each method's values, although it depends on none
 UNITS, RUN = "units.jsonl", "run.json"
 GRID = np.linspace(0, 1, 21)  # the fractions of nodes at which curves are averaged
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from graphxai.contract.inputs import prepare_all
+from graphxai.contract.inputs import as_list, prepare_all
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import NoAttentionError
 from graphxai.engine.attention.passes import cached_passes
@@ -30,6 +30,7 @@ from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import methods_for
 from graphxai.explanation.compute.models import Model
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
+from graphxai.runtime.options import listed
 
 from .model_check import MethodCheck, ModelCheck, in_gradients, notes_on
 
@@ -66,7 +67,7 @@ def check(
         ValueError: there is no such method.
     """
     batches = _PreparedBatches(model, _graphs(model, inputs))
-    names = methods_for(model) if methods is None else methods
+    names = methods_for(model) if methods is None else listed(methods, "methods")
     explainers = {name: get_explainer(name) for name in names}
     # each batch goes through the model and through its copy in double precision
     most = 2 * (3 + len(batches.graphs)) + 1
@@ -322,7 +323,10 @@ def renumbered(graph: Data, order: Tensor) -> Data:
 
 def _graphs(model: Model, inputs: Sequence[Any]) -> list[Data]:
     """Return the inputs as the graphs that the model reads."""
-    return [item.data for item in prepare_all(model, inputs)]
+    graphs = [item.data for item in prepare_all(model, as_list(inputs)[0])]
+    if not graphs:
+        raise ValueError("there is no graph to check: give two or more.")
+    return graphs
 
 
 def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Data]:

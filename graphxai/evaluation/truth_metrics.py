@@ -43,6 +43,31 @@ def roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
     return prediction.roc_auc(scores, true)
 
 
+def signed_roc_auc(relevance: ArrayLike, truth: ArrayLike, sign: int = 1) -> float:
+    """Return the ROC-AUC of the nodes that speak for the target, among those that do not matter.
+
+    Args:
+        relevance: (N,).
+        truth: (N,) of integers: 1 for nodes that speak for the target, -1 against it, 0 for others.
+        sign: 1; or -1 for the nodes that speak against it, whose relevance should be low.
+    """
+    scores, true = np.asarray(relevance, dtype=np.float64), np.asarray(truth)
+    if scores.shape != true.shape:
+        return roc_auc(scores, true)  # which says so
+    used = (true == 0) | (true == sign)
+    return roc_auc(sign * scores[used], true[used] != 0)
+
+
+def roc_auc_against(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Return the ROC-AUC of the nodes that speak against the target, see `signed_roc_auc`."""
+    return signed_roc_auc(relevance, truth, -1)
+
+
+def unsigned_roc_auc(relevance: ArrayLike, truth: ArrayLike) -> float:
+    """Return the ROC-AUC of all nodes that matter, for or against, by |relevance|."""
+    return roc_auc(np.abs(np.asarray(relevance, dtype=np.float64)), np.asarray(truth) != 0)
+
+
 def average_precision(relevance: ArrayLike, truth: ArrayLike) -> float:
     """Return the area under the precision-recall curve in steps, sum_k (r_k - r_(k-1)) p_k.
 
@@ -198,6 +223,11 @@ BOND_METRICS: Mapping[str, Score] = {
     "bond_roc_auc": roc_auc,
     "bond_average_precision": average_precision,
 }
+SIGNED_METRICS: Mapping[str, Score] = {
+    "signed_roc_auc": signed_roc_auc,
+    "roc_auc_against": roc_auc_against,
+    "unsigned_roc_auc": unsigned_roc_auc,
+}
 SHARE_METRICS: Mapping[str, Score] = {"rank_correlation": rank_correlation, "pearson": pearson}
 PIXEL_METRICS: Mapping[str, Score] = {
     "pixel_accuracy": pixel_accuracy,
@@ -236,18 +266,21 @@ def outstanding(relevance: ArrayLike) -> float:
 def metrics_for(truth: ArrayLike, top: Sequence[int] = ()) -> Mapping[str, Score]:
     """Return the metrics for a truth: bool (N,) nodes, float (N,) shares, bool (H, W) pixels.
 
-    For nodes, `top` adds those of `top_metrics`.
+    An int8 (N,) truth has a sign for each node, see `signed_roc_auc`. For nodes, `top` adds those
+    of `top_metrics`.
     """
     values = np.asarray(truth)
     if values.dtype == np.bool_ and values.ndim == 1:
         return {**NODE_METRICS, **top_metrics(top)}
     if values.dtype == np.bool_ and values.ndim == 2:
         return PIXEL_METRICS
+    if values.dtype == np.int8 and values.ndim == 1:
+        return SIGNED_METRICS
     if values.dtype.kind == "f" and values.ndim == 1:
         return SHARE_METRICS
     raise ValueError(
-        "a truth is bool (N,) for nodes, float (N,) for shares or bool (H, W) for pixels, not"
-        f" {values.dtype} {values.shape}."
+        "a truth is bool (N,) for nodes, int8 (N,) for signs, float (N,) for shares or bool (H, W)"
+        f" for pixels, not {values.dtype} {values.shape}."
     )
 
 

@@ -9,6 +9,8 @@ from graphxai.runtime.lazy import lazily
 from .registry import REGISTRY as _METHODS
 
 if TYPE_CHECKING:
+    from graphxai.explainers.perturbation import GnnExplainer as GnnExplainer
+
     from .activation import AttCat as AttCat
     from .activation import Cam as Cam
     from .activation import GradCam as GradCam
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
     from .attention import Rollout as Rollout
     from .base import Attribution as Attribution
     from .base import Explainer as Explainer
+    from .control import Ones as Ones
     from .control import Random as Random
-    from .gnn_explainer import GnnExplainer as GnnExplainer
+    from .control import Reverse as Reverse
     from .gradient import AttnLrp as AttnLrp
     from .gradient import GradientInput as GradientInput
     from .gradient import IntegratedGradients as IntegratedGradients
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from .path_marginals import PathMarginals as PathMarginals
     from .perturbation import Occlusion as Occlusion
     from .perturbation import OrderMarginals as OrderMarginals
-    from .perturbation import ShapleySampling as ShapleySampling
     from .positive import LrpZPlus as LrpZPlus
     from .positive import MaskedLrp as MaskedLrp
     from .positive import PartialLrp as PartialLrp
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from .registry import REGISTRY as REGISTRY
     from .registry import get_explainer as get_explainer
     from .registry import register as register
+    from .shapley import ShapleySampling as ShapleySampling
+    from .shares import Shares as Shares
     from .traits import Traits as Traits
 
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)
@@ -57,14 +61,16 @@ for _file in iter_modules(__path__):
     if not _file.name.startswith("pyg"):
         import_module(f"{__name__}.{_file.name}")
 
-# The order in which methods are listed: propagation, gradients, removal, attention, controls.
+# The order in which methods are listed: propagation, gradients, removal, attention, controls, and
+# what explains a process alone.
 _ORDER = (
     ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "path_marginals", "learned", "attn_lrp"),
     ("gradient_input", "integrated_gradients", "saliency", "smoothgrad"),
-    ("occlusion", "shapley_sampling", "order_marginals", "gnn_explainer"),
+    ("occlusion", "shapley_sampling", "shares", "order_marginals", "gnn_explainer"),
     ("gae", "gae_rollout", "transformer_attribution", "masked_lrp", "lrp_zplus", "partial_lrp"),
     ("rollout", "attention_flow", "attention_last", "cam", "grad_cam", "att_cat"),
-    ("random",),
+    ("random", "ones", "reverse"),
+    ("kernel",),
 )
 _listed = [name for family in _ORDER for name in family]
 for _name in [*_listed, *(name for name in _METHODS if name not in _listed)]:

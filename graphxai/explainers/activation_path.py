@@ -125,7 +125,9 @@ def _lrp(
     with conservative(activation="ratio"):
         outputs = model.encode(tokens, batch, keep)
     resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
-    (gradient,) = torch.autograd.grad(resolved(outputs).sum(), tokens)
+    (gradient,) = torch.autograd.grad(
+        resolved(outputs).sum(), tokens, allow_unused=True, materialize_grads=True
+    )
     return outputs, resolved, (tokens * gradient).sum(-1).detach()
 
 

@@ -104,9 +104,11 @@ class Gae(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
         row = first_row(model, batch, traced.outputs, "token")
-        for positive in reversed(traced.positive()):  # (B, Q, T)
+        factors = traced.positive()
+        for positive in reversed(factors):  # (B, Q, T)
             row = _per_row_sum(row, positive) if self.normalises else row
             row = row + through(row, positive)
+        row = zero_if_unread(row, factors)
         return scored(row, batch, traced.outputs, traced.target)
 
 
@@ -122,6 +124,20 @@ class GaeRollout(Gae):
     title = "Gradient-weighted rollout"
     source = "Chefer 2021a; Ali 2022, table 1"
     normalises = True
+
+
+def zero_if_unread(row: Tensor, factors: Sequence[Tensor]) -> Tensor:
+    """Return zeros (B, T) for graphs of whose attention nothing reaches the output.
+
+    Only the identity would remain, which in a model without a graph token gives all nodes alike
+    something, even if the model ignores them.
+
+    Args:
+        row: the scores (B, T).
+        factors: what each layer's attention adds to the identity, or its gradients (B, ..., T).
+    """
+    read = torch.stack([factor.abs().flatten(1).amax(-1) for factor in factors]).amax(0) > 0
+    return row * read[:, None]
 
 
 def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
@@ -243,7 +259,10 @@ class AttentionFlow(Explainer):
         pooled = not row[:, 0].any()
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
         for b, n in enumerate(batch.num_nodes.tolist()):
-            capacities = [_with_residual(mean[b, : n + 1, : n + 1]) for mean in means]
+            layers = [mean[b, : n + 1, : n + 1] for mean in means]  # (Q, T)
+            residual = [weights + np.eye(*weights.shape) for weights in layers]
+            # a row sums to 2, or to 1 if its node attends to no token
+            capacities = [each / each.sum(axis=1, keepdims=True) for each in residual]
             capacities += [row[b : b + 1, : n + 1]] if pooled else []
             scores[b, : n + 1] = torch.from_numpy(maximum_flows(capacities)).to(scores)
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
@@ -282,12 +301,3 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
         graph = csr_array((edges, tuple(ends.astype(np.int32))), shape=(sink + 1, sink + 1))
         flows[token] = maximum_flow(graph, 0, sink, method="dinic").flow_value
     return flows / UNIT
-
-
-def _with_residual(attention: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the identity to attention (Q, T), and normalise the rows.
-
-    Before this, a row sums to 2, or to 1 if its node attends to no token.
-    """
-    capacities = attention + np.eye(*attention.shape)
-    return capacities / capacities.sum(axis=1, keepdims=True)

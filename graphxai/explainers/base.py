@@ -26,7 +26,6 @@ from .wrapped import (
     passes_of,
     refuse_untraceable,
     sharing_forward_passes,
-    warn_of_mixing,
     with_leaves,
 )
 
@@ -54,6 +53,8 @@ class Attribution:
             `explanation.ledger.Ledger`.
         spread: how far each score may be off (B, N), or None.
         members: the relevance by each model of an ensemble (K, B, N), or None.
+        curve: for shares that say what groups of nodes do, the three numbers of the curve of size
+            and its error (B, 4), see `shares`. None for other methods.
         inputs: by name, the relevance of further inputs, with one tensor for each graph. The tensor
             has the input's shape (rows, ...) if it is split by feature, otherwise (rows,).
     """
@@ -71,6 +72,7 @@ class Attribution:
     average_node: Tensor | None = None
     others: dict[str, Tensor] | None = None
     spread: Tensor | None = None
+    curve: Tensor | None = None
     members: Tensor | None = None
     inputs: dict[str, list[Tensor]] | None = None
 
@@ -126,28 +128,30 @@ class Explainer(ABC):
         wanted = Target.of(target)
         further = further_inputs(wrt, self.title, traits.explains_other_inputs)
         if members_of(model):
-            return self._of_ensemble(model, batch, wanted, wrt)
+            outputs, decided = decided_by(model, batch, wanted)  # on which the members agree
+            members = members_of(model)
+            return _averaged([self.attribute(m, batch, decided, wrt) for m in members], outputs)
+        if hasattr(model, "summands"):
+            return self._of_sum(model, batch, wanted, wrt)
         with explaining(model), noticing_random_numbers(model, batch):
             if traits.needs_gradients:
                 check_gradients(model, batch, traits.reports_cut_gradients)
             parts = passes_of(model, batch)
             try:
                 attributions = self._each(model, parts, wanted, further)
-            except (
-                OneGraphAtATime
-            ):  # raised for this batch, or for one that the method made from it
+            except OneGraphAtATime as error:  # of this batch, or of one that the method made of it
                 if len(batch) == 1:
                     raise
+                error.model.warn_of_single_passes(error.why, len(batch))
                 graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
                 attributions = self._each(model, graphs, wanted, further)
             except (RuntimeError, TypeError) as error:
-                refuse_untraceable(model, batch, error, self.title)
+                refuse_untraceable(model, batch, error, self.title, traits.needs_gradients)
                 raise
             joined = attributions[0]
             if len(attributions) > 1:
                 mask = batch.mask.expand(len(attributions), -1)
                 joined = _side_by_side(attributions, mask)
-            warn_of_mixing(model, self.name)
             if hasattr(model, "module"):  # a wrapped model, whose code may be anything
                 outputs = checked_outputs(model, batch, joined.outputs, self.name)
                 joined = replace(joined, outputs=outputs)
@@ -158,7 +162,7 @@ class Explainer(ABC):
     ) -> list[Attribution]:
         """Explain batches one after another, with gradients for further inputs."""
         integers = self.traits.explains_integer_inputs
-        with_inputs = [with_leaves(batch, further, integers) for batch in batches]
+        with_inputs = [with_leaves(model, batch, further, integers) for batch in batches]
         return [each for batch in with_inputs for each in self._of_nodes(model, batch, wanted)]
 
     def _of_nodes(self, model: ExplainableModel, batch: Any, wanted: Target) -> list[Attribution]:
@@ -174,13 +178,38 @@ class Explainer(ABC):
                 attributions.append(replace(attribution, outputs=outputs))
         return attributions
 
-    def _of_ensemble(
-        self, model: ExplainableModel, batch: GraphBatch, wanted: Target, wrt: Sequence[str]
-    ) -> Attribution:
-        """Average over the members, which all explain the target that the ensemble decides on."""
+    def _of_sum(self, model: Any, batch: Any, wanted: Target, wrt: Sequence[str]) -> Attribution:
+        """Add what two models say, who explain the target that their sum decides on."""
         outputs, decided = decided_by(model, batch, wanted)
-        return _averaged(
-            [self.attribute(member, batch, decided, wrt) for member in members_of(model)], outputs
+        (first, factor), (second, _) = model.summands
+        a = self.attribute(first, batch.base, decided, wrt)
+        resolved = decided.resolve(model.config, outputs)
+        exact = {n: getattr(resolved, n).to(second.means) for n in ("weights", "offset")}
+        of_process = replace(decided, resolved=replace(resolved, **exact))
+        b = self.attribute(second, batch.process, of_process)
+        shares = torch.stack([factor * a.relevance, b.relevance], dim=-1)  # (B, N, 2)
+        biases = factor * a.biases + b.biases
+        if self.traits.adds_up:  # both have the target's offset, which counts once
+            biases = biases - factor * resolved.offset
+        times: dict[str, Any] = {
+            name: named and {key: factor * share for key, share in named.items()}
+            for name in ("structure", "remainders", "others")
+            if (named := getattr(a, name)) is not None
+        }
+        inputs = a.inputs and {k: [factor * each for each in v] for k, v in a.inputs.items()}
+        return Attribution(
+            relevance=shares.sum(-1),
+            graph_token=factor * a.graph_token + b.graph_token,
+            biases=biases,
+            output=resolved(outputs),
+            outputs=outputs,
+            labels=a.labels,
+            mask=a.mask,
+            features=shares,
+            average_node=None if a.average_node is None else factor * a.average_node,
+            spread=None if a.spread is None else factor * a.spread,
+            inputs=inputs,
+            **times,
         )
 
     def applies_to(self, model: Any) -> bool:
@@ -220,7 +249,7 @@ def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
         return {n: torch.cat([part.get(n, zero) for part in shares]) for n in names} or None
 
     numbers = ("relevance", "features", "graph_token", "biases", "output", "outputs", "spread")
-    fields: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node")}
+    fields: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node", "curve")}
     fields |= {name: by_name(name) for name in ("structure", "remainders", "others")}
     if first.inputs is not None:
         fields["inputs"] = {
@@ -247,10 +276,14 @@ def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
         if values[0] is None:
             return None
         if isinstance(values[0], dict):
-            return _mean_by_name(values)
+            some = {name: value for share in values for name, value in share.items()}
+            return {  # a member without a name has zero
+                name: torch.stack([of.get(name, torch.zeros_like(value)) for of in values]).mean(0)
+                for name, value in some.items()
+            }
         return torch.stack(values).mean(0)
 
-    names = ("relevance", "features", "graph_token", "biases", "output", "average_node")
+    names = ("relevance", "features", "graph_token", "biases", "output", "average_node", "curve")
     members = torch.stack([attribution.relevance for attribution in attributions])  # (K, B, N)
     return Attribution(
         **{name: mean(name) for name in (*names, "structure", "remainders", "others")},
@@ -261,15 +294,6 @@ def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
         spread=members.std(0) if len(attributions) > 1 else None,
         inputs=_mean_of_inputs([attribution.inputs for attribution in attributions]),
     )
-
-
-def _mean_by_name(shares: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Average named shares (B,) over the members. A member without a name has zero."""
-    some = {name: value for share in shares for name, value in share.items()}
-    return {
-        name: torch.stack([share.get(name, torch.zeros_like(value)) for share in shares]).mean(0)
-        for name, value in some.items()
-    }
 
 
 def _mean_of_inputs(

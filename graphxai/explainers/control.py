@@ -1,17 +1,20 @@
-"""Random scores: the control that every method has to beat."""
+"""Controls that every method has to beat: random scores, equal ones, and a reversed method."""
 
 import zlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 
 from .base import Attribution, Explainer, scored
-from .registry import register
+from .registry import Method, get_explainer, register
 from .traits import Traits
 
 
@@ -42,6 +45,66 @@ class Random(Explainer):
             generator = self.generator or generator_of_graph(self.seed, batch, b)
             scores[b, 1 : n + 1] = torch.randn(n, generator=generator).to(scores)
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+
+@register
+class Ones(Explainer):
+    """A score of one for every node. A measure that it wins does not judge values."""
+
+    name = "ones"
+    title = "Ones"
+    source = "control"
+    traits = Traits(cost="1 forward", large_score_means="the same for every node")
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        with torch.no_grad():
+            outputs = model.encode(model.embed(batch), batch)
+        scores = outputs.new_ones(len(batch), batch.mask.shape[1] + 1)
+        scores[:, 0] = 0
+        return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+
+
+@register
+class Reverse(Explainer):
+    """The scores of a method with their sign turned. In a report it is that of the first method.
+
+    Args:
+        of: the method that is reversed.
+    """
+
+    name = "reverse"
+    title = "Reverse"
+    source = "control"
+
+    def __init__(self, of: Method = DEFAULT_METHOD) -> None:
+        self.of = of
+        self.reversed = get_explainer(of)
+        self.traits = replace(  # the ledger belongs to the scores as they were
+            self.reversed.traits,
+            adds_up=False,
+            in_output_units=False,
+            large_score_means="",
+            searches_curve=False,
+            trained_on_curve=False,
+            explains_other_inputs=False,
+        )
+
+    def applies_to(self, model: Any) -> bool:
+        """Return whether the reversed method applies."""
+        return self.reversed.applies_to(model)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        explained = self.reversed._attribute(model, batch, target)
+        scores = torch.cat([explained.graph_token[:, None], explained.relevance], dim=1)
+        resolved = target.resolve(model.config, explained.outputs)
+        return scored(-scores, batch, explained.outputs, resolved, spread=explained.spread)
+
+
+def with_controls(explainers: Sequence[Explainer], seed: int = 0) -> list[Explainer]:
+    """Add the controls that are not among the explainers, of which `reverse` turns the first."""
+    names = {explainer.name.partition(" (")[0] for explainer in explainers}
+    controls = (Random(seed), Ones(), Reverse(explainers[0] if explainers else DEFAULT_METHOD))
+    return [*explainers, *(control for control in controls if control.name not in names)]
 
 
 def generator_of_graph(seed: int, batch: Any, row: int) -> torch.Generator:

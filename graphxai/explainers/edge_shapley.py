@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from graphxai.contract.inputs import Input, as_list, prepare_all
 from graphxai.contract.model import evaluating
@@ -124,7 +123,10 @@ def _of_graphs(
             pairs, belongs, of_edges = edges_with_types(graph)
         # the same draws for both images of a molecule
         generator = generator_of(seed, sum(each.data.x for each in item.passes))
-        place = _places(len(pairs), permutations, generator)  # (P, M)
+        halves = -(-permutations // 2)
+        drawn = [torch.randperm(len(pairs), generator=generator) for _ in range(halves)]
+        orders = [order for each in drawn for order in (each, each.flip(0))]  # and its reverse
+        place = torch.stack(orders[:permutations]).argsort(-1)  # (P, M)
         before = place[:, None, :] < torch.arange(len(pairs) + 1)[:, None]  # (P, M + 1, M)
         before = before.flatten(0, 1)
         edges.append(pairs)
@@ -148,10 +150,3 @@ def _of_graphs(
             resolved.labels[0],
             names,
         )
-
-
-def _places(edges: int, permutations: int, generator: torch.Generator) -> Tensor:
-    """Draw the places (P, M) of the edges in random orders, each followed by its reverse."""
-    drawn = [torch.randperm(edges, generator=generator) for _ in range(-(-permutations // 2))]
-    orders = [order for permutation in drawn for order in (permutation, permutation.flip(0))]
-    return torch.stack(orders[:permutations]).argsort(-1)

@@ -11,6 +11,8 @@ the mean node embedding of the training set. The difference to the usual relevan
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,15 +20,17 @@ import torch
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
+from graphxai.engine.request import recorded_only
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.remainders import PassWithGradient
 
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
-from .passes import encode, encode_variants, in_passes, run_pass, structural_bias
+from .passes import encode, encode_variants, in_passes, nan_unless_finite, run_pass, structural_bias
 from .registry import register
 from .traits import Traits
 from .wrapped import (
@@ -35,6 +39,7 @@ from .wrapped import (
     once_for_all_nodes,
     scaled_leaves,
     share_of,
+    times_leaves,
     warn_if_outputs_differ,
 )
 
@@ -74,7 +79,9 @@ class GradientInput(Explainer):
             with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
                 tokens = model.embed(batch).detach()  # (B, T, D)
             bias = structural_bias(model, batch)  # (B, H, T, T)
-            return tokens, bias, run_pass(model, batch, tokens, bias, self.rules)
+            # what gates add has no gradient of its own, which hooks cannot tell from a lost one
+            with recorded_only() if EDGE_GATES in leaves_of(batch) else nullcontext():
+                return tokens, bias, run_pass(model, batch, tokens, bias, self.rules)
 
         tokens, bias, run = once_for_all_nodes(forward)
         outputs = run.outputs.detach()
@@ -83,10 +90,10 @@ class GradientInput(Explainer):
         resolved = target.resolve(model.config, outputs)
         shares = run.back(resolved.weights)
         structure = None
-        if bias is not None and shares.structure is not None:
-            structure = structure_shares(model, batch, bias, shares.structure)
+        if isinstance(model, Graphormer) and bias is not None and shares.structure is not None:
+            with torch.no_grad():  # of each term b of the bias, sum_ij b_ij * d f_c / d b_ij
+                structure = model.bias.shares(batch, bias.detach(), shares.structure)
         relevance = (tokens * shares.tokens).sum(-1)  # (B, T)
-        leaves = leaves_of(batch)
         of_nodes = shares.tokens[:, 1:]  # (B, N, D)
         features = model.split_by_feature(batch, of_nodes)
         average = None
@@ -106,7 +113,7 @@ class GradientInput(Explainer):
             structure=structure,
             others=shares.others,
             remainders=shares.remainders if is_graphormer else None,
-            inputs=by_graph(batch, {n: x.detach() * shares.inputs[n] for n, x in leaves.items()}),
+            inputs=by_graph(batch, times_leaves(batch, shares.inputs)),
         )
 
 
@@ -120,26 +127,6 @@ def _mean_node(model: ExplainableModel) -> Tensor:
             " graphs of a Graphormer, or use baseline='zero'."
         )
     return mean
-
-
-def structure_shares(
-    model: ExplainableModel, batch: GraphBatch, bias: Tensor, gradient: Tensor
-) -> dict[str, Tensor]:
-    """Compute the share (B,) of each term of the structural bias, by the term's name.
-
-    The share of a term b is `sum_ij b_ij * d f_c / d b_ij`.
-
-    Args:
-        model: a Graphormer.
-        batch: B graphs.
-        bias: the structural bias (B, H, T, T).
-        gradient: the gradient of f_c at the bias (B, H, T, T), summed over the layers, which all
-            use the same bias.
-    """
-    if not isinstance(model, Graphormer):
-        raise TypeError(f"{type(model).__name__} does not split its structural bias into terms.")
-    with torch.no_grad():
-        return model.bias.shares(batch, bias.detach(), gradient)
 
 
 @register
@@ -218,14 +205,12 @@ class Saliency(Explainer):
         gradient, *further = torch.autograd.grad(
             resolved(outputs).sum(), [tokens, *leaves.values()], materialize_grads=True
         )
-        lengths = {name: _length(g) for name, g in zip(leaves, further, strict=True)}
+        lengths = {
+            name: g.flatten(1).norm(dim=-1) if g.dim() > 1 else g.abs()  # of each row (rows, ...)
+            for name, g in zip(leaves, further, strict=True)
+        }
         inputs = by_graph(batch, lengths)
         return scored(gradient.norm(dim=-1), batch, outputs, resolved, inputs=inputs)
-
-
-def _length(gradient: Tensor) -> Tensor:
-    """Compute the L2 norm of every row of a gradient (rows, ...)."""
-    return gradient.flatten(1).norm(dim=-1) if gradient.dim() > 1 else gradient.abs()
 
 
 @register
@@ -275,7 +260,7 @@ class SmoothGrad(Explainer):
             noisy = torch.stack(copies).requires_grad_()  # (K, B, T, D)
             f = resolved(encode_variants(model, noisy, batch, bias=bias))
             (gradients,) = torch.autograd.grad(f.sum(), noisy, materialize_grads=True)
-            gradient += gradients.sum(0) / self.samples
+            gradient += gradients.sum(0) / self.samples + nan_unless_finite(f)[:, None, None]
         return scored(gradient.norm(dim=-1), batch, outputs, resolved)
 
     def _noisy(
@@ -345,6 +330,7 @@ class IntegratedGradients(Explainer):
                 f.sum(), [on_path, *scaled.values()], materialize_grads=True
             )
             gradient += (weights[part, None, None, None] * gradients).sum(0)
+            gradient += nan_unless_finite(f)[:, None, None]
             for name, g in zip(scaled, others, strict=True):
                 further[name] += torch.einsum("k...,k->...", g, weights[part].to(g))
         relevance = (tokens * gradient).sum(-1)
@@ -367,3 +353,31 @@ def quadrature(steps: int, power: int, like: Tensor) -> tuple[Tensor, Tensor]:
     u, weight = (u + 1) / 2, weight / 2
     points, weights = u**power, weight * power * u ** (power - 1)
     return torch.as_tensor(points).to(like), torch.as_tensor(weights).to(like)
+
+
+@register
+class Kernel(GradientInput):
+    """Shares of counted structures in a Gaussian process, on the atoms that they cover.
+
+    The kernel of a molecule and a training molecule is what they share over what either has. What
+    they share is a sum over structures, and each gets its part of it. What either has is a constant
+    scale, as LayerNorm's is in LRP. So nodes and the mean sum to the output; LRP gives the same.
+    """
+
+    name = "kernel"
+    title = "Kernel shares"
+    source = "Balfer 2015; Ralaivola 2005"
+    traits = replace(GradientInput.traits, needs_process=True, explains_other_inputs=False)
+    rules = Lrp.rules
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def applies_to(self, model: object) -> bool:
+        """Return whether the model is a Gaussian process."""
+        return getattr(model, "default_method", None) == self.name
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        if not self.applies_to(model):
+            raise ValueError("'kernel' explains a Gaussian process: use 'lrp' for other models.")
+        return super()._attribute(model, batch, target)

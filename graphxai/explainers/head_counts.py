@@ -113,25 +113,14 @@ def count(
         by_distance[..., -1] += no_key.clamp(min=0)
         distances.append(torch.cat([by_distance, of_tokens[..., None]], dim=-1))
         related.append(torch.einsum("bhij,bkij->bhk", nodes, pairs))
-    chance = _by_distance(distance, both, pairs, categories)
+    # rows with a related key if a key is drawn at each distance
+    nodes_at = both.to(pairs).new_zeros(*both.shape[:2], categories)
+    nodes_at.scatter_add_(2, distance, both.to(pairs))  # (B, N, C)
+    related_at = pairs.new_zeros(*pairs.shape[:3], categories)  # (B, K, N, C)
+    related_at.scatter_add_(3, distance[:, None].expand_as(pairs), pairs * both[:, None])
+    chance = (related_at / nodes_at.clamp(min=1)[:, None]).sum(2)  # (B, K, C)
     counted = torch.stack(distances, 1), torch.stack(related, 1), chance, batch.num_nodes.double()
     return HeadCounts(*(value.cpu().numpy() for value in counted))
-
-
-def _by_distance(distance: Tensor, both: Tensor, pairs: Tensor, categories: int) -> Tensor:
-    """Count how many rows (B, K, C) have a related key if a key is drawn at each distance.
-
-    Args:
-        distance: the distance codes (B, N, N).
-        both: True where both tokens are nodes (B, N, N).
-        pairs: True at pairs with a relation (B, K, N, N).
-        categories: the number C of distance codes.
-    """
-    nodes = both.to(pairs).new_zeros(*both.shape[:2], categories)
-    nodes.scatter_add_(2, distance, both.to(pairs))  # (B, N, C)
-    related = pairs.new_zeros(*pairs.shape[:3], categories)
-    related.scatter_add_(3, distance[:, None].expand_as(pairs), pairs * both[:, None])
-    return (related / nodes.clamp(min=1)[:, None]).sum(2)
 
 
 def _largest(attention: Tensor, batch: Any) -> tuple[Tensor, Tensor]:

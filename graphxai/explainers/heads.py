@@ -186,7 +186,10 @@ def head_statistics(
     total = reduce(add, counts)
     distances, related, base_rates = (shares[0] for shares in total.shares())
     if not isinstance(batch, GraphBatch):
-        distances = _without_unused_distances(distances)
+        # without the distances beyond those where any head has a key
+        used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
+        last = int(used[-1]) if len(used) else 0
+        distances = np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
     sha256 = str(getattr(getattr(model, "origin", None), "sha256", ""))
     rows = int(total.rows[0])
     return HeadStatistics(distances, names, related, base_rates, rows, data, sha256)
@@ -197,16 +200,10 @@ def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCou
     try:
         return count(model, batch, relations).summed()
     except OneGraphAtATime as error:
+        error.model.warn_of_single_passes(error.why, len(batch))
         of_one = [None] * len(batch) if relations is None else [[each] for each in relations]
         alone = [count(model, *pair).summed() for pair in zip(error.batches, of_one, strict=True)]
         return reduce(add, alone)
-
-
-def _without_unused_distances(distances: Shares) -> Shares:
-    """Cut off the shares (..., C) at distances beyond those where any head has a key."""
-    used = np.flatnonzero(np.any(distances[..., :-2], axis=(0, 1)))
-    last = int(used[-1]) if len(used) else 0
-    return np.concatenate([distances[..., : last + 1], distances[..., -2:]], axis=-1)
 
 
 def _relations(item: Input) -> NDArray[np.bool_] | None:

@@ -21,10 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import comb
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.model import ExplainableModel
@@ -317,3 +320,18 @@ def prefixes(places: Tensor, most: int | None = None) -> Tensor:
     """
     sizes = torch.arange((places.shape[-1] if most is None else most) + 1, device=places.device)
     return places < sizes.view(-1, *[1] * places.dim())
+
+
+def all_coalitions(players: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return all coalitions of M players, and the weights of their values (Shapley 1953).
+
+    `phi_i = sum over S without i of |S|! (M - |S| - 1)! / M! (v(S and i) - v(S))`
+
+    Returns:
+        True at the players of each coalition (2^M, M), from none to all, and the weights w
+        (2^M, M), so that the Shapley values (M,) are `v @ w` for the values v (2^M,).
+    """
+    chosen = (np.arange(2**players)[:, None] >> np.arange(players) & 1).astype(bool)
+    weight = np.array([1 / (players * comb(players - 1, size)) for size in range(players)])
+    others = chosen.sum(1, keepdims=True) - chosen  # how many players other than i there are
+    return chosen, np.where(chosen, 1, -1) * weight[others]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.engine.session import computing_by_rules
@@ -33,7 +34,7 @@ from graphxai.rules.remainders import (
 from graphxai.runtime.derived_values import DerivedValues
 from graphxai.runtime.notices import warn
 
-from .wrapped import forget_forward_pass, is_shared
+from .wrapped import forget_forward_pass, is_shared, share_of
 
 
 def run_pass(
@@ -133,6 +134,9 @@ def by_autograd(
             constants = _finite(shares)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
+        for name, leaf in leaves.items():  # sparse values have no derivative forwards
+            if name not in constants and name != EDGE_GATES:
+                constants[name] = share_of(batch, name, leaf.detach() * inputs[name])
         return RelevanceShares(
             gradients[tokens].detach(), biases.detach(), of_structure, left, constants, inputs
         )
@@ -275,6 +279,14 @@ def encode_variants(
     shared = bias if b == 1 else bias.expand(k, -1, -1, -1, -1).flatten(0, 1)
     hidden = None if keep is None else keep.flatten(0, 1)
     return encode(model, tokens.flatten(0, 1), batch, hidden, shared).unflatten(0, (k, b))
+
+
+def nan_unless_finite(values: Tensor) -> Tensor:
+    """Return zeros (B,), or NaN for each graph whose values (K, B) are not all finite.
+
+    A gradient may be finite where the value is not. Relevance from it is to be refused.
+    """
+    return (0 * values.detach()).sum(0)
 
 
 def encode_parts(

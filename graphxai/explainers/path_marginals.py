@@ -147,11 +147,16 @@ class PathMarginals(Explainer):
         resolved = target.resolve(model.config, path.outputs)
         tokens = model.embed(batch).detach()
         start = relative(path.graph_token, path.relevance, batch.mask)
+        if not bool(start[:, 1:].any()):  # the model ignores its nodes, and may have no attention
+            return scored(
+                start, batch, path.outputs, resolved, spread=torch.zeros_like(start[:, 1:])
+            )
         both = self.ends == "both" and isinstance(model, Graphormer)
         value = resolved.probability if both else resolved.log_odds
         if is_graphormer := isinstance(model, Graphormer):
             bias = model.bias(batch).detach()
-            measure = partial(marginals, model, batch, tokens, bias, value)
+            both_at = partial(value_and_marginals, model, batch, tokens, bias, value)
+            measure: Measure = lambda present: both_at(present)[1]  # noqa: E731
         else:
             measure = partial(marginals_of_present, model, batch, tokens, value)
         once = each_once(measure, batch.mask)
@@ -181,20 +186,21 @@ class PathMarginals(Explainer):
         return PathScores(scores, error / mean_size(mean, batch.mask))
 
 
-def marginals(
+def value_and_marginals(
     model: Graphormer,
     batch: GraphBatch,
     tokens: Tensor,
     bias: Tensor,
     value: ValueOfOutputs,
     present: Tensor,
-) -> Tensor:
-    """Compute the marginals (B, N) of all nodes at the coalition `present` (B, N)."""
+) -> tuple[Tensor, Tensor]:
+    """Compute a value (B,) and the marginals (B, N) of all nodes at the coalition `present`."""
     hidden = F.pad(batch.mask & ~present, (1, 0))[:, None, None, :]  # (B, 1, 1, T)
     presence = HIDDEN * hidden.to(tokens.dtype)
     with record(attention_gradients=True) as tape:
         outputs = model.encode(tokens, batch, bias=bias + presence)
-    return through_attention(tape.attention, outputs, value, presence)[:, 1:]
+    of_tokens = through_attention(tape.attention, outputs, value, presence)
+    return value(outputs.detach()), of_tokens[:, 1:]
 
 
 def through_attention(

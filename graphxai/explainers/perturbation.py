@@ -1,30 +1,14 @@
-"""Measure what the output loses without a node.
+"""Measure what the output loses without a node, or learn a mask of the nodes that it needs.
 
-Nodes are removed one at a time, in sampled orders, or in the order that the method finds. All
+Nodes are removed one at a time, in sampled orders, or in the order that the method finds. These
 methods only run the model. There are two ways to remove nodes: `mask` excludes the node's key from
 every attention, and `zero` sets its embedding to zero. The structure of the rest stays the same.
-
-Shapley values also come from one backward pass for each of a few random coalitions, which gives the
-marginal of every node, whether it is present or absent (see `path_marginals` and
-`wrapping.presence`). Its mean over coalitions of all sizes approximates the Shapley value. These
-marginals are of first order outside softmax and pooling, so the mean is biased: it levels off,
-however many coalitions there are.
-
-Sampled orders have no bias, but much noise. For the estimates g of the coalitions and s of the
-orders, with a squared standard error V of s in all, James and Stein's estimator (1961) lies between
-them:
-
-    g + w (s - g),   w = max(0, 1 - V / |s - g|^2)
-
-As orders are added, V falls and w grows to 1, so that the bias vanishes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -32,12 +16,11 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.contract.target import ResolvedTarget, Target, ValueOfOutputs
-from graphxai.models.graphormer import Graphormer
+from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.runtime.progress import bar_of_passes
 
 from .base import Attribution, Explainer, scored
-from .control import generator_of, generator_of_graph
+from .control import generator_of_graph
 from .orders import (
     Choices,
     EachLeftOut,
@@ -47,22 +30,22 @@ from .orders import (
     prefixes,
     ranks,
     relative,
-    require_coalitions,
 )
 from .passes import (
     Operator,
+    encode,
     encode_parts,
     encode_variants,
     in_passes,
+    nan_unless_finite,
     structural_bias,
 )
-from .path_marginals import marginals
 from .registry import get_explainer, register
 from .traits import Traits
 from .wrapped import once_for_all_nodes
 
 
-class _Removal(Explainer):
+class Removal(Explainer):
     """A method that compares outputs with and without some nodes."""
 
     nodes: Sequence[int] | None = None
@@ -116,7 +99,7 @@ class _Removal(Explainer):
 
 
 @register
-class Occlusion(_Removal):
+class Occlusion(Removal):
     """How much the output loses without a node, `R_i = f_c(all) - f_c(all without i)`.
 
     On a large graph, a line on stderr says how long all passes will take.
@@ -144,133 +127,7 @@ class Occlusion(_Removal):
 
 
 @register
-class ShapleySampling(_Removal):
-    """The mean gain of f_c when a node joins the nodes before it, over random orders of the nodes.
-
-    Averaging over all orders would be exact. For any number of orders the scores sum to `f_c(all) -
-    f_c(none)`. The output of the graph token alone, f_c(none), is listed under `biases` in the
-    ledger. Orders depend on the seed and on the graph's node features. The spread is the standard
-    error over orders, or over pairs if all orders are paired. A single order or pair has no spread.
-
-    With `gates`, a few backward passes say before any order what every node adds at random
-    coalitions. The orders then correct these estimates. On 10
-    molecules of BACE with 38 atoms on average, 16 coalitions without any order, in 32 passes, have
-    nearly the error of 8 orders, in 306. 16 coalitions and 8 orders have the error of 13 orders.
-    Without orders there is no spread, and more coalitions do not converge to Shapley values.
-
-    Args:
-        operator: how nodes are removed, "mask" or "zero".
-        permutations: the number of orders. With `gates` it may be 0, or else has to be at least 4.
-        seed: draws the orders.
-        antithetic: whether every order is paired with its reverse.
-        gates: the number of coalitions, an even number such as 16. It needs the operator "mask".
-        nodes: the numbers of the nodes that join, by default of all. The others are always present
-            and get zero, and the scores sum to `f_c(all) - f_c(the others)`.
-    """
-
-    name = "shapley_sampling"
-    title = "Shapley values (sampled)"
-    source = "Strumbelj 2010"
-    traits = Traits(
-        adds_up=True, cost="8 forward per node", draws_random_numbers=True, nodes_share_passes=True
-    )
-
-    def __init__(
-        self,
-        operator: Operator = "mask",
-        permutations: int = 8,
-        seed: int = 0,
-        antithetic: bool = True,
-        gates: int = 0,
-        nodes: Iterable[int] | None = None,
-    ) -> None:
-        super().__init__(operator, nodes)
-        if gates and nodes is not None:
-            raise ValueError("gates measure all nodes: leave out nodes=.")
-        if gates < 0 or gates % 2:
-            raise ValueError(f"gates must be an even number of coalitions, not {gates}.")
-        if gates and operator != "mask":
-            raise ValueError(f"gates need the operator 'mask', not {operator!r}.")
-        if gates and 0 < permutations < 4:
-            raise ValueError("gates need at least 4 permutations to correct them, or none.")
-        if permutations < 1 and not gates:
-            raise ValueError(f"permutations must be at least 1, not {permutations}.")
-        self.permutations = permutations
-        self.seed = seed
-        self.antithetic = antithetic
-        self.gates = gates
-
-    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        if not self.permutations:
-            return self._by_coalitions(model, batch, target)
-        joining = self._removed(batch)
-        most = int(joining.sum(-1).max())  # M nodes that join
-        places = self._places(batch, joining)  # (P, B, N)
-        keep = prefixes(places, most)  # (M + 1, P, B, N)
-        outputs = once_for_all_nodes(lambda: self._outputs(model, batch, keep.flatten(0, 1)))
-        outputs = outputs.unflatten(0, (most + 1, -1))  # (M + 1, P, B, num_outputs)
-        resolved = target.resolve(model.config, outputs[-1, 0])
-        f = resolved(outputs)  # (M + 1, P, B)
-        by_place = (f[1:] - f[:-1]).permute(1, 2, 0)  # (P, B, M) by position in the order
-        samples = by_place.gather(-1, places.clamp(0, most - 1)).masked_fill(~joining, 0.0)
-        if self.antithetic and self.permutations % 2 == 0:
-            samples = samples.unflatten(0, (-1, 2)).mean(1)
-        if self.gates:
-            gates = self._gates(model, batch, resolved, f[-1, 0] - f[0, 0])
-            scores, error = between(gates, samples, batch.mask)
-        else:
-            scores, error = mean_and_error(samples, joining.expand_as(samples))
-            error = pooled(error, joining)
-        spread = error if len(samples) > 1 else None
-        scores = F.pad(scores, (1, 0))
-        return scored(scores, batch, outputs[-1, 0], resolved, biases=f[0, 0], spread=spread)
-
-    def _by_coalitions(
-        self, model: ExplainableModel, batch: GraphBatch, target: Target
-    ) -> Attribution:
-        """Score the nodes by coalitions alone."""
-        keep = torch.stack([torch.zeros_like(batch.mask), batch.mask])  # (2, B, N)
-        outputs = self._outputs(model, batch, keep)  # (2, B, num_outputs)
-        resolved = target.resolve(model.config, outputs[1])
-        without_nodes, whole = resolved(outputs)
-        scores = self._gates(model, batch, resolved, whole - without_nodes)
-        scores = F.pad(scores, (1, 0))
-        return scored(scores, batch, outputs[1], resolved, biases=without_nodes)
-
-    def _gates(
-        self, model: ExplainableModel, batch: GraphBatch, target: ResolvedTarget, total: Tensor
-    ) -> Tensor:
-        """Estimate Shapley values (B, N) by coalitions, shifted alike so that they sum to total."""
-        estimates = mean_marginals(model, batch, target, self.gates, self.seed)
-        missing = total - estimates.masked_fill(~batch.mask, 0.0).sum(-1)
-        shift = missing / batch.mask.sum(-1).clamp(min=1)
-        return (estimates + shift[:, None]).masked_fill(~batch.mask, 0.0)
-
-    def _places(self, batch: GraphBatch, joining: Tensor) -> Tensor:
-        """Return the position (P, B, N) of every node in every order.
-
-        It is N at padding, and -1 at nodes that do not join because they are always present.
-        """
-        n = batch.mask.shape[1]
-        places = torch.where(batch.mask, -1, n).cpu().repeat(self.permutations, 1, 1)
-        for graph, joins in enumerate(joining.cpu()):
-            orders = self.random_orders(batch.x[graph, joins])
-            places[:, graph, joins] = orders.argsort(dim=-1)
-        return places.to(batch.mask.device)
-
-    def random_orders(self, x: Tensor) -> Tensor:
-        """Draw the orders (P, n) of the nodes of one graph with features x (n, F)."""
-        generator = generator_of(self.seed, x)
-        count = -(-self.permutations // 2) if self.antithetic else self.permutations
-        drawn = [torch.randperm(len(x), generator=generator) for _ in range(count)]
-        orders = torch.stack(drawn)
-        if self.antithetic:
-            orders = torch.stack([orders, orders.flip(-1)], dim=1).flatten(0, 1)
-        return orders[: self.permutations]
-
-
-@register
-class OrderMarginals(_Removal):
+class OrderMarginals(Removal):
     """The gains of the class's log-odds when nodes join in an order that these gains decide.
 
     A round follows the current order from the empty to the whole graph and adds each node's gain to
@@ -316,80 +173,89 @@ class OrderMarginals(_Removal):
         return scored(scores, batch, first.outputs, resolved, spread=spread)
 
 
-# -- Shapley values from random coalitions ---------------------------------------------------------
+SIZE, ENTROPY, SPREAD = 1.0, 0.1, 0.1  # weights of size and entropy, and initial std, as in PyG
+KEPT = "kept by the mask"  # what a large score means
 
 
-def mean_marginals(
-    model: ExplainableModel, batch: Any, value: ValueOfOutputs, number: int, seed: int
-) -> Tensor:
-    """Average the marginals (B, N) of all nodes over random coalitions.
+@register
+class GnnExplainer(Explainer):
+    """A small node mask `m = sigmoid(w)` that leaves the prediction unchanged.
 
-    Args:
-        batch: a batch of graphs.
-        value: the value of the outputs whose marginals are wanted.
-        number: the number of coalitions, each second one the complement of that before.
-        seed: draws the coalitions.
-
-    Raises:
-        ValueError: the model combines nodes in a way that cannot leave some out, or nodes of a
-            graph are explained.
+    Adam minimises `loss(m * x) + mean(m) + 0.1 * mean(entropy of m)` over w. The loss is minus the
+    log-probability of the explained class, or for a regression the squared change of f_c. The
+    graphs of a batch are optimised together, but each has a separate objective. Settings are as in
+    `torch_geometric.explain.GNNExplainer` with one mask entry per node. Scores are m, in (0, 1).
     """
-    tokens = model.embed(batch).detach()
-    if isinstance(model, Graphormer):
-        measure = partial(marginals, model, batch, tokens, model.bias(batch).detach(), value)
-    else:
-        require_coalitions(model)
-        from graphxai.wrapping.presence import presence_pass  # loads PyG
 
-        run = presence_pass(model, batch, tokens)
-        if bool(run.explained.any()):
-            raise ValueError("coalitions measure outputs of graphs: leave out gates for a node.")
-        measure = partial(run.marginals, value=value)
-    halves = random_halves(batch, number // 2, seed)
-    coalitions = [side for half in halves for side in (half, batch.mask & ~half)]
-    return torch.stack([measure(present) for present in coalitions]).mean(0)
-
-
-def random_halves(batch: Any, number: int, seed: int) -> Tensor:
-    """Draw coalitions (number, B, N) of up to half of each graph's nodes, evenly over the sizes."""
-    present = torch.zeros(number, *batch.mask.shape, dtype=torch.bool)
-    for row, n in enumerate(batch.num_nodes.tolist()):
-        generator = generator_of_graph(seed, batch, row)
-        for k in range(number):
-            size = math.floor((k + 0.5) / number * n / 2 + 0.5)
-            size = min(max(size, 1), max(n - 1, 1))
-            present[k, row, torch.randperm(n, generator=generator)[:size]] = True
-    return present.to(batch.mask.device)
-
-
-def between(gates: Tensor, samples: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the estimate (B, N) between coalitions and orders, and its standard error (B, N).
-
-    Args:
-        gates: the estimate from coalitions, (B, N).
-        samples: the marginals of the nodes in each order, (P, B, N), with P at least 2.
-        mask: True at nodes, (B, N).
-    """
-    sampled, error = mean_and_error(samples, mask.expand_as(samples))
-    n = mask.sum(-1, keepdim=True).clamp(min=1)
-    noise = error.square().masked_fill(~mask, 0.0).sum(-1, keepdim=True)  # (B, 1)
-    between_them = (sampled - gates).masked_fill(~mask, 0.0)
-    distance = between_them.square().sum(-1, keepdim=True).clamp(min=1e-30)
-    weight = (1 - noise / distance).clamp(min=0.0)
-    # The weight is itself uncertain, by about sqrt(2 / N): without this allowance, the error of an
-    # estimate that equals that of the coalitions would be zero.
-    doubtful = (weight + (2 / n).sqrt()).clamp(max=1.0)
-    return gates.masked_fill(~mask, 0.0) + weight * between_them, doubtful.sqrt() * pooled(
-        error, mask
+    name = "gnn_explainer"
+    title = "GNNExplainer"
+    source = "Ying 2019"
+    traits = Traits(
+        large_score_means=KEPT,
+        cost="100 forward, 100 backward",
+        draws_random_numbers=True,
+        needs_gradients=True,
     )
 
+    def __init__(self, epochs: int = 100, lr: float = 0.01, seed: int = 0) -> None:
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1, not {epochs}.")
+        self.epochs = epochs
+        self.lr = lr
+        self.seed = seed
 
-def pooled(error: Tensor, mask: Tensor) -> Tensor:
-    """Average the squared standard errors (B, N) of nodes with the mean of their graph's nodes.
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        tokens = model.embed(batch).detach()  # (B, T, D)
+        bias = structural_bias(model, batch)
+        with torch.no_grad():
+            outputs = encode(model, tokens, batch, bias=bias)
+        resolved = target.resolve(model.config, outputs)
+        mask = self.starting_mask(batch, tokens).requires_grad_()  # w, (B, N)
+        optimizer = torch.optim.Adam([mask], lr=self.lr)
+        used = torch.zeros_like(batch.mask)  # nodes that the output depends on: PyG's "hard mask"
+        for epoch in range(self.epochs):
+            m = mask.sigmoid()
+            masked = torch.cat([tokens[:, :1], tokens[:, 1:] * m[..., None].to(tokens)], dim=1)
+            masked_outputs = encode(model, masked, batch, bias=bias)
+            loss = _loss(model, target, resolved, outputs, masked_outputs) + _regularizers(m, used)
+            (mask.grad,) = torch.autograd.grad(loss.sum(), mask)
+            mask.grad += nan_unless_finite(loss[None])[:, None]
+            if epoch == 0:
+                used = (mask.grad != 0) & batch.mask
+            optimizer.step()
+        scores = torch.where(used | mask.isnan(), mask.detach().sigmoid(), 0.0)
+        return scored(F.pad(scores, (1, 0)), batch, outputs, resolved)
 
-    The standard error of a few samples is itself noisy, and where it is by chance too small, it
-    would promise too much.
-    """
-    squares = error.square().masked_fill(~mask, 0.0)
-    mean = squares.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
-    return ((squares + mean) / 2).sqrt().masked_fill(~mask, 0.0)
+    def starting_mask(self, batch: GraphBatch, like: Tensor) -> Tensor:
+        """Draw the initial w (B, N) from the seed and each graph's node features."""
+        start = torch.zeros(batch.mask.shape)
+        for b, n in enumerate(batch.num_nodes.tolist()):
+            generator = generator_of_graph(self.seed, batch, b)
+            start[b, :n] = SPREAD * torch.randn(n, generator=generator)
+        if like.dtype not in (torch.float32, torch.float64):  # Adam would divide by zero
+            return start.to(like.device)
+        return start.to(like)
+
+
+def _loss(
+    model: ExplainableModel,
+    target: Target,
+    resolved: ResolvedTarget,
+    outputs: Tensor,
+    masked_outputs: Tensor,
+) -> Tensor:
+    """Compute how far (B,) the masked outputs are from the outputs (B, num_outputs)."""
+    task, columns = model.config.task_columns(target.task_in(model.config).name)
+    if task.kind == "regression":
+        return (resolved(masked_outputs) - resolved(outputs)).square()
+    single = task.kind == "multiclass" and not (resolved.weights < 0).any()
+    if single:
+        return -(resolved.weights[:, columns] * masked_outputs[:, columns].log_softmax(-1)).sum(-1)
+    return -F.logsigmoid(resolved(masked_outputs))  # f_c is the difference of two classes
+
+
+def _regularizers(m: Tensor, used: Tensor) -> Tensor:
+    """Compute the weighted mean size and entropy (B,) of the mask m (B, N) over used nodes."""
+    entropy = torch.special.entr(m) + torch.special.entr(1 - m)
+    total = torch.where(used, SIZE * m + ENTROPY * entropy, 0.0).sum(-1)
+    return total / used.sum(-1).clamp(min=1)

@@ -32,7 +32,7 @@ from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
 from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
-from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
+from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row, zero_if_unread
 from .base import Attribution, Explainer, scored
 from .heads import FILE, HeadStatistics, count
 from .layers import layers_of, pass_with_gradients
@@ -168,10 +168,11 @@ def _name_of(model: Any) -> str:
 def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Tensor) -> Tensor:
     """Compute a row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))` by Eq. 13 and 14."""
     row = row[:, None]  # (B, 1, T)
-    for gradient, of_attention in zip(reversed(gradients), reversed(relevance), strict=True):
-        weighted = (gradient * of_attention).relu().mean(1)  # (B, Q, T)
-        row = row + row[..., : weighted.shape[1]] @ weighted
-    return row[:, 0]
+    pairs = zip(gradients, relevance, strict=True)
+    weighted = [(gradient * of_attention).relu().mean(1) for gradient, of_attention in pairs]
+    for factor in reversed(weighted):  # (B, Q, T)
+        row = row + row[..., : factor.shape[1]] @ factor
+    return zero_if_unread(row[:, 0], gradients)
 
 
 def transformer_attribution(
@@ -353,7 +354,11 @@ class MaskedLrp(Explainer):
         elif statistics is None:
             kinds = count(model, batch).important()
         else:
-            _check_fit(statistics, model)
+            _check_shape("the statistics are", statistics.distances.shape[:2], model)
+            of_model: Any = model
+            digest = of_model.origin.sha256
+            if statistics.sha256 and digest and statistics.sha256 != digest:
+                raise ValueError(f"the statistics were measured on other weights. {MEASURE_AGAIN}")
             kinds = statistics.positional[None], statistics.relational[None]
         important = torch.from_numpy(np.stack(kinds, axis=1))  # (B or 1, 2, L, H)
         return transformer_attribution(model, batch, target, important.to(batch.mask.device))
@@ -366,14 +371,6 @@ def stored_statistics(model: Any) -> HeadStatistics | None:
         return None
     statistics = HeadStatistics.load(origin.folder / FILE)
     return statistics if statistics.sha256 == origin.sha256 else None
-
-
-def _check_fit(statistics: HeadStatistics, model: Any) -> None:
-    """Raise ValueError if the statistics belong to another model."""
-    digest = model.origin.sha256
-    _check_shape("the statistics are", statistics.distances.shape[:2], model)
-    if statistics.sha256 and digest and statistics.sha256 != digest:
-        raise ValueError(f"the statistics were measured on other weights. {MEASURE_AGAIN}")
 
 
 def _check_shape(what: str, shape: tuple[int, ...], model: Any) -> None:

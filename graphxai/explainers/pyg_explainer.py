@@ -12,12 +12,12 @@ from torch_geometric.explain.config import ExplainerConfig, MaskType, ModelConfi
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.explainers.perturbation import KEPT
 from graphxai.wrapping import WrappedModel
 from graphxai.wrapping.batches import WrappedBatch
 
 from .attention import ATTENDED
 from .base import Attribution, Explainer, scored
-from .gnn_explainer import KEPT
 from .traits import Traits
 
 # What a large score means in PyG's masks without a sign. Captum's scores may have a sign.

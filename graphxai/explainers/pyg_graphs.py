@@ -141,9 +141,9 @@ class SingleGraphModel(WrappedModel):
         nothing = tokens.new_zeros(1, 1) if self.explains_nodes else None
         return one_by_one(self, tokens, batch, keep, nothing)
 
-    def shares_passes(self, batch: WrappedBatch) -> bool:
-        """Return whether copies shared passes when they were encoded."""
-        return not self.goes_alone(batch.singles[0])
+    def why_single_passes(self, batch: WrappedBatch) -> str:
+        """Say why copies did not share passes when they were encoded; "" if they did."""
+        return self.why_alone(batch.singles[0])
 
     @torch.no_grad()
     def _passes_are_independent(self, batch: WrappedBatch) -> bool:

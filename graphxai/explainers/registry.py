@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
+from graphxai.contract.method_names import DEFAULT_METHOD, MethodName, unknown_method
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
-from graphxai.runtime.options import did_you_mean
+from graphxai.runtime.options import listed
 
 from .base import Attribution, Explainer, scored
 from .traits import Traits
@@ -41,12 +41,14 @@ Method = KnownMethod | str
 def get_explainer(method: Method | None, *, model: Any = None, **options: Any) -> Explainer:
     """Return the explainer for a name, a class, an instance or a user's function.
 
-    None means the method that explains the `model` where nobody chose one. "best" means that too if
-    the model has a method of its own. Otherwise it means `BEST`, or `BEST_UNFITTED` for a `model`
+    None means the method that explains the `model` where nobody chose one. So does "lrp" for one
+    without gradients, such as a forest; results name the method. "best" means that too if the
+    model has a method of its own. Otherwise it means `BEST`, or `BEST_UNFITTED` for a `model`
     to which `BEST` is not fitted.
     Options go to the constructor. For a function `(model, batch, target) -> scores`, see `custom`.
     """
-    method = default_method(model) if method is None else method
+    if method is None or (method == DEFAULT_METHOD and not has_gradients(model)):
+        method = default_method(model)
     if not isinstance(method, str | type):
         if options:
             text = sorted(options)
@@ -59,9 +61,7 @@ def get_explainer(method: Method | None, *, model: Any = None, **options: Any) -
     if isinstance(method, str):
         name = _best_for(model) if method == "best" else method
         if name not in REGISTRY:
-            names = ", ".join([*REGISTRY, "best"])
-            hint = did_you_mean(method, [*REGISTRY, "best"])
-            raise ValueError(f"unknown method {method!r}; the methods are: {names}.{hint}")
+            raise unknown_method(method, [*REGISTRY])
         return _made(REGISTRY[name], options)
     if not issubclass(method, Explainer):
         raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
@@ -71,6 +71,11 @@ def get_explainer(method: Method | None, *, model: Any = None, **options: Any) -
 def default_method(model: Any) -> str:
     """Return the name of the method that explains a model where nobody chose one."""
     return getattr(model, "default_method", None) or DEFAULT_METHOD
+
+
+def has_gradients(model: Any) -> bool:
+    """Return whether a model is a network. A wrapped estimator or function has no gradients."""
+    return bool(getattr(getattr(model, "settings", None), "has_gradients", True))
 
 
 def seeded_explainer(method: Method, seed: int, *, model: Any = None) -> Explainer:
@@ -83,9 +88,9 @@ def seeded_explainer(method: Method, seed: int, *, model: Any = None) -> Explain
 
 def each_of(methods: Method | Iterable[Method]) -> list[Method]:
     """Return a list of methods, of which a single one may be given as it is."""
-    if isinstance(methods, str | Explainer) or callable(methods):
+    if isinstance(methods, Explainer) or callable(methods):
         return [methods]
-    return list(methods)
+    return list(listed(methods, "methods"))
 
 
 def told_apart(explainers: Iterable[Explainer]) -> list[Explainer]:
@@ -132,7 +137,12 @@ def _best_for(model: Any) -> str:
 
 def methods_for(model: Any) -> list[str]:
     """List the methods that can explain this model with their default options."""
-    return [name for name in REGISTRY if get_explainer(name).applies_to(model)]
+    return [
+        name
+        for name, cls in REGISTRY.items()
+        if (has_gradients(model) or not cls.traits.needs_gradients)
+        and get_explainer(name).applies_to(model)
+    ]
 
 
 def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
@@ -145,7 +155,10 @@ def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
         if option not in available:
             text = ", ".join(available) or "none"
             raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.")
-    return factory(**options)
+    try:
+        return factory(**options)
+    except TypeError as error:  # a value of another type
+        raise TypeError(f"method {cls.name!r} cannot take {options}: {error}.") from error
 
 
 def _options(cls: type[Explainer]) -> list[str]:

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from graphxai.contract.inputs import EDGE_GATES
 from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
 from graphxai.runtime.notices import warn
@@ -15,6 +16,7 @@ from graphxai.runtime.randomness import current_draws
 from graphxai.runtime.scope import Blocks
 
 NODES_ONLY = ("x",)
+EDGES = "edge_index"
 
 
 def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[st
     return further
 
 
-def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
+def with_leaves(model: Any, batch: Any, names: tuple[str, ...], codes: bool) -> Any:
     """Return the batch with gradients at the inputs of these names.
 
     If `codes` is True, these inputs may be integers.
@@ -46,7 +48,9 @@ def with_leaves(batch: Any, names: tuple[str, ...], codes: bool) -> Any:
             f"relevance of {', '.join(names)} is not available for a Graphormer, whose ledger has"
             " the shares of its edges and distances: leave out `wrt`."
         )
-    return batch.with_leaves(names, codes)
+    if EDGES in names:
+        batch = model.with_edge_gates(batch)
+    return batch.with_leaves(tuple(EDGE_GATES if n == EDGES else n for n in names), codes)
 
 
 def leaves_of(batch: Any) -> dict[str, Tensor]:
@@ -63,6 +67,11 @@ def scaled_leaves(batch: Any, scales: Tensor) -> tuple[Any, dict[str, Tensor]]:
     leaves = leaves_of(batch)
     if not leaves:
         return batch, {}
+    if EDGE_GATES in leaves:
+        raise ValueError(
+            "Integrated Gradients starts from inputs of zero, and edges have no such input:"
+            " explain edge_index by LRP or Gradient x Input."
+        )
     scaled = {
         name: torch.stack([x.detach() * a for a in scales.to(x)]).requires_grad_()
         for name, x in leaves.items()
@@ -80,7 +89,21 @@ def by_graph(batch: Any, values: dict[str, Tensor]) -> dict[str, list[Tensor]] |
     """Split values of further inputs, which have the shape of a batch, by graph."""
     if not values:
         return None
-    return {name: batch.split(name, value.detach()) for name, value in values.items()}
+    split = {name: batch.split(name, value.detach()) for name, value in values.items()}
+    return {EDGES if name == EDGE_GATES else name: parts for name, parts in split.items()}
+
+
+def times_leaves(batch: Any, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Multiply the gradients at the leaves of a batch by their values, which for gates are 1.
+
+    The same gate is in each layer of messages, whose mean counts (see `wrapping.messages`).
+    """
+    return {
+        name: gradients[name] / batch.message_layers
+        if name == EDGE_GATES
+        else leaf.detach() * gradients[name]
+        for name, leaf in leaves_of(batch).items()
+    }
 
 
 def members_of(model: Any) -> Sequence[Any]:
@@ -91,12 +114,6 @@ def members_of(model: Any) -> Sequence[Any]:
 def passes_of(model: Any, batch: Any) -> list[Any]:
     """Return the batch, or its graphs one by one if they cannot share a wrapped model's pass."""
     return model.passes(batch) if hasattr(model, "passes") else [batch]
-
-
-def warn_of_mixing(model: Any, method: str) -> None:
-    """Warn if a wrapped model has been seen to mix the graphs of a batch."""
-    if hasattr(model, "checks"):
-        model.checks.warn_of_mixing(type(model.module).__name__, method)
 
 
 def check_gradients(model: Any, batch: Any, reports_cuts: bool) -> None:
@@ -172,7 +189,8 @@ def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str)
         expected = model(batch).to(outputs).view_as(outputs)
     size = expected.abs().max().clamp(min=SMALL)
     far = float((expected - outputs).abs().max() / size)
-    if far > FAR * torch.finfo(next(_floats(model), expected).dtype).eps:
+    floats = (value for value in model.parameters() if value.is_floating_point())
+    if far > FAR * torch.finfo(next(floats, expected).dtype).eps:
         warn(
             f"the outputs of {type(module).__name__} change under the rules of {method!r}, by"
             f" {far:.1e} of the largest output: the explanation is not of this model.",
@@ -183,10 +201,6 @@ def warn_if_outputs_differ(model: Any, batch: Any, outputs: Tensor, method: str)
 def _draws_random_numbers() -> bool:
     draws = current_draws()
     return draws is not None and draws.seen
-
-
-def _floats(model: Any) -> Any:
-    return (value for value in model.parameters() if value.is_floating_point())
 
 
 @contextmanager
@@ -211,13 +225,13 @@ def noticing_random_numbers(model: Any, batch: Any) -> Iterator[None]:
 # -- forward passes that several nodes share -------------------------------------------------------
 
 Value = TypeVar("Value")
-_shared: Blocks[list[Any] | None] = Blocks("graphxai_shared_passes", None)
+_shared: Blocks[dict[Any, Any] | None] = Blocks("graphxai_shared_passes", None)
 
 
 @contextmanager
 def sharing_forward_passes() -> Iterator[None]:
     """Explain several nodes of one batch by one method within the block."""
-    with _shared.block([]):
+    with _shared.block({}):
         yield
 
 
@@ -226,13 +240,16 @@ def is_shared() -> bool:
     return _shared.get() is not None
 
 
-def once_for_all_nodes(run: Callable[[], Value]) -> Value:
-    """Return the result of a forward pass, which runs for the first of the nodes alone."""
+def once_for_all_nodes(run: Callable[[], Value], key: Any = None) -> Value:
+    """Return the result of a forward pass, which runs for the first of the nodes alone.
+
+    A method whose passes differ from node to node gives those that are alike the same `key`.
+    """
     if (results := _shared.get()) is None:
         return run()
-    if not results:
-        results.append(run())
-    return cast(Value, results[0])
+    if key not in results:
+        results[key] = run()
+    return cast(Value, results[key])
 
 
 def forget_forward_pass() -> None:
@@ -241,11 +258,25 @@ def forget_forward_pass() -> None:
         results.clear()
 
 
-def refuse_untraceable(model: Any, batch: Any, error: Exception, method: str) -> None:
+def _runs_without_nodes(model: Any, batch: Any) -> bool:
+    """Return whether a wrapped model runs on the graphs of a batch without their first nodes."""
+    keep = batch.mask.clone()
+    keep[:, 0] = False
+    try:
+        with torch.no_grad():
+            model.encode(model.embed(batch), batch, keep)
+    except Exception:  # a model may raise anything that its code divides by, asserts or looks up
+        return False
+    return True
+
+
+def refuse_untraceable(
+    model: Any, batch: Any, error: Exception, method: str, needs_gradients: bool
+) -> None:
     """Raise ValueError if a wrapped model runs by itself, but not under a method.
 
-    Then it computes with tensors, such as nested or block-sparse ones, for which PyTorch has no
-    gradient, or which it cannot record.
+    Then it fails without some of the nodes, or computes with tensors, such as nested or
+    block-sparse ones, for which PyTorch has no gradient, or which it cannot record.
     """
     if not hasattr(model, "module") or isinstance(error, torch.OutOfMemoryError):
         return
@@ -255,6 +286,11 @@ def refuse_untraceable(model: Any, batch: Any, error: Exception, method: str) ->
     except Exception:
         return  # the error is the model's own
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if not needs_gradients and not _runs_without_nodes(model, batch):
+        raise ValueError(
+            f"{type(model.module).__name__} runs on whole graphs, but not on those that {method}"
+            f" makes: {reason} Let it run on any part of a graph, or take a method such as 'lrp'."
+        ) from error
     raise ValueError(
         f"relevance cannot be followed through {type(model.module).__name__} by {method}: {reason}"
         " Let the model compute with dense tensors of real numbers there, or explain it by a method"

@@ -1,6 +1,7 @@
 """One graph with the relevance of its nodes, as plain values, and the words that describe them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -52,7 +53,9 @@ class ExplainedGraph:
             members. Other explanations have None.
         members: the relevance by each model of an ensemble (K, N), or None.
         relevance_of: by name, the relevance of each row (rows,) of the inputs that were named in
-            `wrt`, or of the nodes of each type of a heterogeneous graph.
+            `wrt`, or of the nodes of each type of a heterogeneous graph. Its edges have names such
+            as "author writes paper", under which they have the relevance of `edge_attr` or of
+            `edge_index`, in the order of their type.
         features_of: by name, the parts of that relevance (rows, ...), in the input's shape, if the
             method splits by feature.
         smiles: the SMILES of the molecule, or None.
@@ -117,12 +120,11 @@ class ExplainedGraph:
         return len(self.relevance)
 
     def __repr__(self) -> str:
-        graph = self.smiles or f"{len(self)} nodes"
         output = f"{self.title} for {self.target!r}, output {self.output:+z.3f}"
         if self.ledger:
             output += f", unexplained {self.ledger.unexplained:+.1e}"
-        prediction = self.prediction
-        parts = [f"{graph}: {prediction.in_full}", output, self.note, prediction.warning]
+        stated = f"{self.smiles or f'{len(self)} nodes'}: {self.prediction.in_full}"
+        parts = (stated, output, self.note, self.prediction.warning)
         return f"Explanation({'; '.join(filter(None, parts))})"
 
     def at(self, level: float) -> Self:
@@ -204,6 +206,24 @@ class ExplainedGraph:
             np.add.at(total, end, edges / 2)
         return total
 
+    def value_of(self, nodes: Iterable[int]) -> float:
+        """Return the output with only these nodes, by the shares and the curve of their number.
+
+        It is f(none) + their shares + curve, and `ledger.group_error` says how far that is off.
+
+        Raises:
+            ValueError: the method has no curve of size, or the graph does not have the nodes.
+        """
+        if self.ledger is None or self.ledger.group_error is None:
+            raise ValueError(
+                f"{self.title} does not say what groups of nodes do: explain with method='shares'."
+            )
+        group = sorted({int(node) for node in nodes})
+        if group and not 0 <= group[0] <= group[-1] < len(self):
+            raise ValueError(f"the graph has nodes 0 to {len(self) - 1}, not {group}.")
+        shares = math.fsum(self.relevance[group].tolist())
+        return self.ledger.biases + shares + self.ledger.curve_at(len(group) / len(self))
+
     @property
     def equivalent(self) -> list[tuple[int, ...]]:
         """The groups of atoms that differ only by the resonance form that is drawn.
@@ -225,6 +245,14 @@ class ExplainedGraph:
         if self.members is None:
             return np.zeros(len(self), dtype=np.bool_)
         return np.logical_and((self.members > 0).any(0), (self.members < 0).any(0))
+
+    @property
+    def agreement(self) -> "NDArray[np.floating] | None":
+        """The share of the ensemble's models that agree on the sign of the mean (N,), or None."""
+        if self.members is None:
+            return None
+        same: NDArray[np.floating] = (np.sign(self.members) == np.sign(self.relevance)).mean(0)
+        return same
 
     @property
     def subject(self) -> str:
@@ -277,23 +305,24 @@ class ExplainedGraph:
         terms["graph token and biases"] = ledger.graph_token + ledger.biases
         if ledger.structure:
             terms["structure"] = sum(ledger.structure.values())
-        terms |= {self._share_word(name): value for name, value in ledger.others.items()}
+        for name, value in ledger.others.items():
+            is_bonds = name == "edge_attr" and self.smiles is not None
+            terms["bonds" if is_bonds else name.replace("_", " ")] = value
         if abs(ledger.unexplained) >= 0.005:
             terms["unexplained"] = ledger.unexplained
         shares = ", ".join(f"{name} {value:+z.2f}" for name, value in terms.items())
+        if self.spread is not None and self.members is None:
+            most = self.spread.max(initial=0.0)
+            shares += f", each {self.node_word[:-1]} \u00b1 {most:.2g} at most"
+        if ledger.group_error is not None:
+            shares += f"; with curve, a group of {self.node_word} \u00b1 {ledger.group_error:.2f}"
         output = f"output {ledger.output:+z.2f} {self.unit}".rstrip()
         if ledger.change is None:
             return minus_signs(f"{self.title} · {output} = {shares}")
-        empty = f"{ledger.output - ledger.change:+z.2f} without {self.node_word}"
-        if ledger.without_nodes is None:
-            empty = empty.replace("without", "with zeros for")
+        how = "with zeros for" if ledger.without_nodes is None else "without"
+        empty = f"{ledger.output - ledger.change:+z.2f} {how} {self.node_word}"
         changed = f"{ledger.change:+z.2f} from adding them"
         return minus_signs(f"{output} = {empty}, {changed}\n{self.title}: {shares}")
-
-    def _share_word(self, name: str) -> str:
-        """Return the word for a further share, by its name in the ledger."""
-        is_bonds = name == "edge_attr" and self.smiles is not None
-        return "bonds" if is_bonds else name.replace("_", " ")
 
     @property
     def node_word(self) -> str:
@@ -372,11 +401,8 @@ def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
         "graph token": f"an extra node beside the {node}s, from which the model reads its answer",
         "biases": f"the model's constants, which belong to no {node}",
         "unexplained": "what the method cannot assign, which under LRP is only rounding",
+        "curve": f"what a group of {node}s adds by its size alone, for k of all {node}s",
+        "group error": f"how far without nodes + shares + curve is off for a group of {node}s",
     }
-    absent = {"without nodes": ledger.without_nodes, "zeroed nodes": ledger.zeroed_nodes}
-    for term, value in (absent | {"change": ledger.change}).items():
-        if value is None:
-            del meanings[term]
-    if ledger.centrality is None:
-        del meanings["centrality"]
-    return meanings
+    values = vars(ledger) | {"change": ledger.change, "curve": ledger.group_error}
+    return {t: m for t, m in meanings.items() if values.get(t.replace(" ", "_"), 0) is not None}

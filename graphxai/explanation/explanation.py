@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.explain import Explanation as PygExplanation
 
-    from graphxai.datasets.as_given import AsGiven
     from graphxai.visualization import Scale
 
 TOP = 5  # how many of the strongest nodes a page lists
@@ -180,8 +179,9 @@ class Explanation(ExplainedGraph, Result):
         """Return a table with one row per node.
 
         Its columns are symbol (for molecules), relevance, spread (if there is one), contested
-        (whether the models of an ensemble disagree on the sign), the parts by feature, and
-        given_atom (the number of the atom in the molecule given, if its parent was explained).
+        (whether the models of an ensemble disagree on the sign), agreement (how many share it), the
+        parts by feature, and given_atom (the number of the atom in the molecule given, if its
+        parent was explained).
         """
         import pandas as pd
 
@@ -193,7 +193,7 @@ class Explanation(ExplainedGraph, Result):
         if self.spread is not None:
             columns["spread"] = self.spread
         if self.members is not None:
-            columns["contested"] = self.contested
+            columns |= {"contested": self.contested, "agreement": self.agreement}
         frame = pd.DataFrame(columns)
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
@@ -296,9 +296,13 @@ class Explanation(ExplainedGraph, Result):
 
     def _properties(self) -> dict[str, object]:
         """Return the properties of the molecule as a whole, for an SD file."""
+        given: dict[str, object] = {}
+        if (as_given := self.as_given) is not None:
+            atoms = " ".join(map(str, as_given.atoms))
+            given = {"Given": as_given.smiles, "Given atoms": atoms, "Note": as_given.sentence}
         text: dict[str, object] = {
             "SMILES": self.smiles or "",
-            **({} if self.as_given is None else _given(self.as_given)),
+            **given,
             "Method": self.method,
             "Target": self.target,
         }
@@ -347,12 +351,6 @@ def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:
     """Say which atoms a picture shows with their mean. Return "" if there are none."""
     listed = [", ".join(f"{mol.GetAtomWithIdx(i).GetSymbol()}{i}" for i in g) for g in groups]
     return f"mean over atoms equivalent by resonance: {'; '.join(listed)}" if listed else ""
-
-
-def _given(as_given: "AsGiven") -> dict[str, object]:
-    """Return the properties of an SD file about the molecule that was given."""
-    atoms = " ".join(map(str, as_given.atoms))
-    return {"Given": as_given.smiles, "Given atoms": atoms, "Note": as_given.sentence}
 
 
 def _molblock(mol: "Mol") -> str:

@@ -4,12 +4,15 @@ Explanations are drawn side by side: one input by several methods, or several in
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from graphxai.visualization import Scale, grid_svg
+from graphxai.visualization.grid import aligned_series
 
 from . import files
 from .explanation import Explanation
@@ -49,7 +52,7 @@ class Explanations(LabelledResults[Explanation]):
         the list), atom, symbol, relevance and parts, as in `Explanation.to_frame`.
 
         A row per input has those of `Predictions.to_frame`, which keep the index of a data frame,
-        and the method, the target and the explained output.
+        and the method, the target and the explained output. Its pictures share a colour scale.
 
         Args:
             per: what a row is for.
@@ -61,7 +64,8 @@ class Explanations(LabelledResults[Explanation]):
         if per == "input":
             smiles = [None if e is None else e.smiles for e in self]
             molecules = any(smiles)
-            rows = [{} if e is None else _cells(e, pictures) for e in self]
+            scale = common_scale([e for *_, e in self._labelled()]) if pictures else None
+            rows = [{} if e is None else _cells(e, pictures, scale) for e in self]
             return self._frame(rows, smiles if molecules else None)
         if per != "atom":
             raise ValueError(f"a table has a row per 'atom' or per 'input', not per {per!r}.")
@@ -77,11 +81,17 @@ class Explanations(LabelledResults[Explanation]):
 
         In tables, `input` is the explanation's label. A picture is a `grid` and
         takes its options. PDF and HTML show one picture after another, with the options of
-        `Explanation.svg`. Formats and errors are as for `Explanation.save`.
+        `Explanation.svg` and `shared_scale=False`, which gives each picture a scale of its own.
+        Formats and errors are as for `Explanation.save`.
         """
         path = files.writable(path)
         explanations = [explanation for *_, explanation in self._labelled()]
-        match path.suffix.lower():
+        suffix = path.suffix.lower()
+        if suffix in (".pdf", ".html") and options.pop("shared_scale", True):
+            options["scale"] = options.get("scale") or common_scale(
+                explanations, options.get("palette", "red-blue")
+            )
+        match suffix:
             case ".pdf":
                 return files.write_pictures([e.svg(**options) for e in explanations], path)
             case ".html":
@@ -136,14 +146,16 @@ class Explanations(LabelledResults[Explanation]):
         if drawable and not self.from_table:
             return None
         head = ("", "prediction", "training set", "explanation")
-        return self._table(head, [_shown_cells(label, e, drawable) for _, label, e in shown], SHOWN)
+        scale = common_scale([e for *_, e in shown]) if drawable else None
+        rows = [_shown_cells(label, e, drawable, scale) for _, label, e in shown]
+        return self._table(head, rows, SHOWN)
 
 
 def _all_drawn(shown: list[tuple[int, Any, Explanation]]) -> bool:
     return bool(shown) and all(e.has_picture for *_, e in shown)
 
 
-def _cells(explanation: Explanation, pictures: bool) -> dict[str, Any]:
+def _cells(explanation: Explanation, pictures: bool, scale: Scale | None) -> dict[str, Any]:
     """Return the cells of an explanation's row in a table with a row per input."""
     cells = table_cells(explanation.predictions) | {
         "method": explanation.method,
@@ -151,16 +163,20 @@ def _cells(explanation: Explanation, pictures: bool) -> dict[str, Any]:
         "output": explanation.output,
     }
     if pictures and explanation.has_picture:
-        cells["picture"] = image_html(explanation.svg(**THUMBNAIL), explanation.headline)
+        picture = explanation.svg(scale=scale, **THUMBNAIL)
+        cells["picture"] = image_html(picture, explanation.headline)
     return cells
 
 
-def _shown_cells(label: Any, explanation: Explanation, drawable: bool) -> tuple[Any, ...]:
+def _shown_cells(
+    label: Any, explanation: Explanation, drawable: bool, scale: Scale | None
+) -> tuple[Any, ...]:
     """Return the cells of an explanation's row in a notebook."""
     near = explanation.nearness
     predicted = "; ".join(f"{p.task}: {p.in_full}" for p in explanation.predictions)
     text = f"{explanation.headline}. {explanation.caption}".replace("\n", "; ")
-    shown = image_html(explanation.svg(**THUMBNAIL), text) if drawable else explanation.caption
+    picture = explanation.svg(scale=scale, **THUMBNAIL) if drawable else ""
+    shown = image_html(picture, text) if drawable else explanation.caption
     return label, predicted, "" if near is None else near.sentence, shown
 
 
@@ -178,6 +194,7 @@ def grid(
     shared_scale: bool = True,
     scale: Scale | float | None = None,
     palette: str = "red-blue",
+    core: str | None = None,
     **options: Any,
 ) -> Picture:
     """Draw several inputs explained by one method.
@@ -196,21 +213,21 @@ def grid(
             molecules. Pointed ends of the bar mark larger values.
         scale: a scale for all panels.
         palette: one of `visualization.PALETTES`.
+        core: the SMARTS of a core that is drawn alike in all molecules. By default it is their
+            maximum common core, and molecules with 2D coordinates keep these.
         options: options of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
     """
     if titles is not None:
         if len(titles) != len(explanations):
             raise ValueError(f"{len(titles)} titles for {len(explanations)} explanations.")
         titles = [name for name, e in zip(titles, explanations, strict=True) if e is not None]
-    explanations = drawable(explanations)
+    explanations = _aligned(drawable(explanations), core)
     title = title or (explanations[0].title if len({e.title for e in explanations}) == 1 else "")
     titles = titles or _panel_titles(explanations)
-    in_one_unit = len({(e.title, e.prediction.task) for e in explanations}) == 1
     one_key = len({e.unsigned for e in explanations}) == 1
     values = np.concatenate([e.relevance for e in explanations])
-    if scale is None and shared_scale and in_one_unit:
-        limit = float(np.quantile(np.abs(values), SATURATED))
-        scale = Scale(limit, palette) if limit > 0 else Scale.fit(values, palette=palette)
+    if scale is None and shared_scale:
+        scale = common_scale(explanations, palette)
     shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None or not one_key}
     panels = [
         e.svg(scale=scale, palette=palette, title=name, **shared, **panel_options(e, options))
@@ -225,22 +242,45 @@ def grid(
     return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
 
 
+def _aligned(explanations: list[Explanation], core: str | None) -> list[Explanation]:
+    """Draw a common core alike, if all explanations are of molecules."""
+    if len({id(e) for e in explanations}) < 2 or not all(e.molecule for e in explanations):
+        return explanations
+    placed = aligned_series([e.atoms() for e in explanations], core)
+    return [replace(e, mol=mol) for e, mol in zip(explanations, placed, strict=True)]
+
+
+def common_scale(explanations: Sequence[Explanation], palette: str = "red-blue") -> Scale | None:
+    """Return the colour scale that all pictures share, or None for different methods or tasks.
+
+    It ends at the quantile `SATURATED` of |relevance|. A single picture has a scale of its own.
+    """
+    if len(explanations) < 2 or len({(e.title, e.prediction.task) for e in explanations}) > 1:
+        return None
+    values = np.concatenate([e.relevance for e in explanations])
+    limit = saturated_limit(values)
+    return Scale(limit, palette, shared_by=f"all {len(explanations)} pictures")
+
+
+def saturated_limit(values: ArrayLike) -> float:
+    """Return where a scale for these relevances ends, such that few lie beyond it."""
+    sizes = np.abs(values)
+    return float(np.quantile(sizes, SATURATED)) or float(sizes.max()) or 1.0
+
+
 def _panel_titles(explanations: Sequence[Explanation]) -> list[str]:
     """Return the predictions, with method and target if these differ."""
     one_method = len({e.title for e in explanations}) == 1
     one_target = len({e.target for e in explanations}) == 1
-    named = not one_target and any(_class_of(e) != e.prediction.label for e in explanations)
+    named = not one_target and any(  # the prediction has the name of the task already
+        e.target.removeprefix(f"{e.prediction.task}: ") != e.prediction.label for e in explanations
+    )
     return [
         ("" if one_method else f"{e.title}: ")
         + (e.headline if one_method or len(e.predictions) > 1 else str(e.prediction))
         + (f", for {e.target}" if named else "")
         for e in explanations
     ]
-
-
-def _class_of(explanation: Explanation) -> str:
-    """Return the target without the name of its task, which the prediction already has."""
-    return explanation.target.removeprefix(f"{explanation.prediction.task}: ")
 
 
 def panel_options(explanation: Explanation, options: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
+CURVE = ("k(1-k)", "k(1-k)(k-1/2)", "(k(1-k))^2")  # the terms of the curve of size
 LedgerRow = tuple[str, float | None, int]  # the name, the value, and how far it is indented
 
 
@@ -44,6 +45,15 @@ class Ledger:
         others: by name, the further shares of a wrapped model. These are inputs beside the nodes'
             features (such as `edge_attr`), `constants` (numbers in the model's code), and `cut off`
             (values of the nodes that the model uses without their gradient).
+        curve: of shares that say what groups of nodes do (see `shares`), the factors of the terms
+            in `CURVE`, where k is the share of the nodes that are in a group. It is empty for other
+            methods.
+        group_error: how far `Explanation.value_of` is typically from the output with a group of
+            nodes alone: the root mean square over coalitions that the curve was fitted without.
+            It is None without a curve.
+        along_edges: if edges get relevance (`wrt="edge_index"`), what passes along them, which is
+            the sum of theirs. It divides the same output in another way, so that `along_edges +
+            not_along_edges = output`. It is None otherwise.
     """
 
     nodes: float
@@ -58,6 +68,15 @@ class Ledger:
     others: dict[str, float] = field(default_factory=dict, hash=False)
     node_parts: dict[str, float] = field(default_factory=dict, hash=False)
     zeroed_nodes: float | None = None
+    curve: dict[str, float] = field(default_factory=dict, hash=False)
+    group_error: float | None = None
+    along_edges: float | None = None
+
+    def curve_at(self, share: float) -> float:
+        """Return the curve of size at a share k of the nodes. It is zero at 0 and 1."""
+        inner = share * (1 - share)
+        terms = dict(zip(CURVE, (inner, inner * (share - 0.5), inner**2), strict=True))
+        return sum(factor * terms[name] for name, factor in self.curve.items())
 
     @property
     def change(self) -> float | None:
@@ -78,6 +97,11 @@ class Ledger:
         Under `lrp` it is only rounding. Under other rules it is the gap that the rules leave.
         """
         return self.output - self.total
+
+    @property
+    def not_along_edges(self) -> float | None:
+        """What passes along no edge, such as by the nodes' own paths, self loops and biases."""
+        return None if self.along_edges is None else self.output - self.along_edges
 
     def to_dict(self) -> dict[str, float]:
         """Return all figures by name, without those that are None.
@@ -101,6 +125,10 @@ class Ledger:
             **{f"unexplained: {name}": value for name, value in self.remainders.items()},
             "total": self.total,
             "output": self.output,
+            **{f"curve: {name}": value for name, value in self.curve.items()},
+            "group_error": self.group_error,
+            "along_edges": self.along_edges,
+            "not_along_edges": self.not_along_edges,
         }
         return {name: value for name, value in figures.items() if value is not None}
 
@@ -129,6 +157,20 @@ class Ledger:
             if name in figures:
                 yield name.replace("_", " "), figures.pop(name), 0
         yield "divided into shares:", None, 0
+        of_groups = {name: figures.pop(name) for name in (*figures,) if name in self._of_groups}
+        of_edges = {n: figures.pop(n) for n in ("along_edges", "not_along_edges") if n in figures}
         for name, value in figures.items():
             part = name.removeprefix("unexplained: ").removeprefix("nodes: ")
             yield part.replace("_", " "), value, 1 + (part != name)
+        for title, parts in (
+            ("a group is without nodes + shares + curve:", of_groups),
+            ("divided by edges:", of_edges),
+        ):
+            if parts:
+                yield title, None, 0
+            for name, value in parts.items():
+                yield name.replace("_", " "), value, 1
+
+    @property
+    def _of_groups(self) -> set[str]:
+        return {"group_error", *(f"curve: {name}" for name in self.curve)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from graphxai.contract.held_out_score import pairs_text
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.teachers.forests import trees_for
@@ -43,6 +44,8 @@ training mean, or the class frequencies. Minus: this model minus the other; if t
 0, this test part shows no clear difference.{further_scores}
 
 {tables}
+
+{pairs}
 
 {noise}
 
@@ -107,6 +110,13 @@ def run_card(
         "notes": "\n\n".join(f"**Note.** {n[0].upper()}{n[1:]}." for n in facts["notes"]),
         "tables": "\n\n".join(markdown_table(rows) for rows in score_tables(facts["scores"])),
     }
+    pairs = {n: pairs_text(scores.get("pairs", {})) for n, scores in facts["scores"].items()}
+    if sentences := [f"{name}: {text}" for name, text in pairs.items() if text]:
+        words["pairs"] = (
+            "**Measured pairs.** Matched pairs differ in one part at one bond, and at least one"
+            " molecule of each is a test molecule. Predicted changes are compared with measured"
+            f" ones. {'; '.join(sentences)}."
+        )
     fitted = [f"{name} {t:.2f}" for name, t in facts["temperature"].items() if t is not None]
     if fitted:
         words["temperatures"] = (

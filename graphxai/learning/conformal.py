@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
+from graphxai.api import predict
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4_bits, similarities
-from graphxai.datasets.training_set import EDGE, FAR
+from graphxai.datasets.fingerprints import BitTable, ecfp4_bits
+from graphxai.datasets.labels import read_measured
+from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.training_set import EDGE, FAR, TrainingSet
+from graphxai.explanation.prediction import Prediction
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.source import Part, Source
 from graphxai.models.graphormer import LoadedModel
@@ -97,6 +103,60 @@ def calibrate_readings(
     return report
 
 
+def learned_from(
+    model: Any, table: str | Path, part: str | None = None, smiles_column: str | None = None
+) -> Any:
+    """Tell a wrapped model its training set, and how wrong it is, from a table; return the model.
+
+    Predictions then say how near they are to the training set. They have an interval, or a set of
+    classes, for each task of which a column has measured values of compounds that the model did not
+    learn from.
+
+    Args:
+        model: a model from `wrap` that reads molecules.
+        table: the table's file.
+        part: the column that says which compounds the model learned from: those called "train" or
+            "training". By default it learned from all, and has no intervals.
+        smiles_column: the column of structures, by default by its name or content.
+
+    Raises:
+        ValueError: no row is a training compound.
+    """
+    opened = open_table(table, smiles_column)
+    structures = opened.structures.name
+    columns = [opened.column(part)] if part else []
+    rows = [record.cells for record in opened.records([structures, *columns])]
+    written = [row[structures] for row in rows]
+    learned = np.array([not part or row[columns[0]].lower().startswith("train") for row in rows])
+    if not learned.any():
+        raise ValueError(f"no row of {table} is a training compound in column {part!r}.")
+    model.training_set = TrainingSet(tuple(dict.fromkeys(compress(written, learned))))
+    others = np.flatnonzero(~learned)
+    made = predict(model, [written[k] for k in others], progress=False) if len(others) else []
+    read = [(k, of) for k, of in zip(others.tolist(), made, strict=True) if of is not None]
+    for task in model.config.tasks:
+        source = opened.source_of(task.name)
+        if source is None or not read:
+            continue
+        cells = opened.measured(source, [task.name])[1].cells
+        values, _ = read_measured([cells[k] for k, _ in read], task.classes)
+        each = [of[task.name] for _, of in read]
+        near = [p.nearness.similarity for p in each if p.nearness is not None]
+        unseen = Unseen(np.array([_reading(task, p) for p in each]), values, np.array(near))
+        scored = conformal_scores(task, unseen, best_slope(task, unseen))
+        if scored is not None:
+            model.conformal[task.name] = scored
+    return model
+
+
+def _reading(task: Task, prediction: Prediction) -> Any:
+    """Return a value, the probability of the second of two classes, or that of each class."""
+    if not task.classes:
+        return prediction.value
+    shares = [prediction.probabilities[name] for name in task.classes]
+    return shares[1] if len(shares) == 2 else shares
+
+
 def unseen_by_task(readings: Sequence[FloatArray], part: Part, train: Part) -> list[Unseen]:
     """Join what a model predicts for a part, by task as from `task_readings`, with its labels.
 
@@ -115,7 +175,8 @@ def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> Floa
         bits, training_bits = (
             [ecfp4_bits(Chem.MolFromSmiles(s)) for s in each] for each in (smiles, training)
         )
-    return np.array([similarities(molecule, training_bits).max() for molecule in bits])
+    table = BitTable(training_bits)
+    return np.array([table.similarities(molecule).max() for molecule in bits])
 
 
 def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:

@@ -169,8 +169,9 @@ def require_hardware(settings: RunSettings | TrainingSettings) -> None:
         ValueError: the machine has no such accelerator or fewer devices, or Lightning does not know
             the precision.
     """
-    if getattr(settings, "model", "network") == "process":  # which trains nothing
-        return
+    kind = getattr(settings, "chosen_model", "network")
+    if kind == "process" or (kind == "auto" and not importlib.util.find_spec("lightning")):
+        return  # which trains nothing
     require_lightning()
     from graphxai.learning.lightning import check_hardware
 

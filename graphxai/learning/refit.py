@@ -144,10 +144,11 @@ class Refitting:
         for operator in plan.operators:
             generator = torch.Generator().manual_seed(plan.seed)
             parts = []
-            for data in [item.data for _, item in self.training] * self.refit.epochs:
-                order = torch.randperm(int(data.num_nodes or 0), generator=generator)
+            for _, item in [*self.training] * self.refit.epochs:
+                order = torch.randperm(item.num_nodes, generator=generator)
                 share = float(torch.rand((), generator=generator))
-                parts.append(remaining(data, _rest(order, share), operator))
+                rest = _rest(order, share)
+                parts += [remaining(each.data, rest, operator) for each in item.passes]
             trained[operator] = self._trained(parts, 1, folder / operator, plan.seed, progress)
         return trained
 
@@ -251,13 +252,19 @@ def _labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
         number = label_number(task, refit.labels[key])
         if isinstance(item, Exception) or number is None:
             continue
-        data = copy.copy(item.data)
-        data.y = torch.full((1, len(model.config.tasks)), math.nan)
-        data.y[0, column] = number
-        items.append((key, Input(data)))
+        images = sorted((copy.copy(each.data) for each in item.passes), key=_content)
+        for data in images:  # of a molecule and its mirror image, whichever was drawn
+            data.y = torch.full((1, len(model.config.tasks)), math.nan)
+            data.y[0, column] = number
+        image, *other = map(Input, images)
+        items.append((key, replace(image, mirrored=other[0] if other else None)))
     if not items:
         raise ValueError("refit needs training graphs with labels, and there are none.")
     return items
+
+
+def _content(data: Data) -> bytes:
+    return data.x.numpy().tobytes()
 
 
 def _filled(

@@ -70,12 +70,11 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def teacher_ahead(scores: Mapping[str, Any], *, stored: bool) -> list[str]:
+def teacher_ahead(scores: Mapping[str, Any]) -> list[str]:
     """Name the targets that the teacher predicts better than the model, by more than the error.
 
     Args:
         scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
-        stored: whether the teacher's predictions will be shown beside the model's.
     """
     notes = []
     for name, target_scores in scores.items():
@@ -87,12 +86,8 @@ def teacher_ahead(scores: Mapping[str, Any], *, stored: bool) -> list[str]:
             teacher, network = (_leading(target_scores, key) for key in ("teacher", "graphormer"))
             notes.append(
                 f"the teacher predicts {name} better than this model on the test molecules"
-                f" ({metric} {teacher:.3f} against {network:.3f}): "
-                + (
-                    "its predictions are shown beside the model's"
-                    if stored
-                    else "--resume --keep-teacher stores its predictions beside the model's"
-                )
+                f" ({metric} {teacher:.3f} against {network:.3f}): --model process makes a part"
+                " of it a model of its own"
             )
     return notes
 

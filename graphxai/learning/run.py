@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
 from statistics import mean, stdev
 from typing import Any
 
@@ -21,6 +24,7 @@ from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware, resumable_in
 from graphxai.learning.graphs.reading import TaskLike
 from graphxai.learning.graphs.source import split_graphs
+from graphxai.learning.processes.worth import cost_of_marked, worth_of_network
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import (
     EnsembleSettings,
@@ -33,7 +37,7 @@ from graphxai.learning.table import split_table
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.learning.writing import record_run, write_run
 from graphxai.runtime.options import with_options
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.writing import folder_at, write_whole
 
 REPLICATES = "replicates.json"
 
@@ -47,9 +51,12 @@ def train_table(
     log: Log = lambda line: None,
     **options: Any,
 ) -> Path:
-    """Train a Graphormer on a table and score it on its test molecules.
+    """Train a model on a table and score it on its test molecules.
 
-    The network is fitted to the labels of the training part. Then it also learns from a teacher, a
+    By default a Gaussian process is written first, in seconds. A network is then trained on all
+    but one fold, and replaces the process if it is within one standard error of it on this fold.
+
+    A network is fitted to the labels of the training part. Then it also learns from a teacher, a
     weighted mean of forests and Gaussian processes. It is calibrated on the validation part and
     scored on the test part, beside its teacher, two forests and a dummy.
 
@@ -78,12 +85,50 @@ def train_table(
     """
     settings = with_options(settings or TableSettings(), options, "train_table")
     require_hardware(settings)
-    source = split_table(table, settings)
-    for warning in source.warnings:
+    start = "process" if settings.chosen_model == "auto" else settings.chosen_model
+    source = split_table(table, replace(settings, model=start))
+    for warning in filter(None, (*source.warnings, cost_of_marked(source))):
         log(warning)
     first = ["table", literal("runs/table")]
     command = command or repeating("table", "train_table", settings, first)
-    return _run(source, Path(out), command, log)
+    if settings.chosen_model == "auto":
+        return _better_of_two(table, settings, Path(out), command, log)
+    return _run(source, Path(out), command, log)[0]
+
+
+def _better_of_two(
+    table: CleanTable, settings: TableSettings, out: Path, command: str, log: Log
+) -> Path:
+    """Write a process, and replace it by a network if one fold says that it is worth its time.
+
+    The network is trained in `out / "network"`. A process that it replaces goes to
+    `out / "process"`.
+    """
+    source = split_table(table, replace(settings, model="process"))
+    folder, process = _run(source, out, command, log)
+    log(f"written: {folder}, a Gaussian process")
+    if not find_spec("lightning"):
+        log("a network needs the extra 'train', which is not installed: the process stays")
+        return folder
+    beside = out / "network"
+    networks = split_table(table, replace(settings, model="network"))
+    with resumable_in(beside):
+        verdict = worth_of_network(networks, process.unseen, beside, log)
+        if verdict is None:
+            log("too few labels to judge a network by: the process stays the model")
+            return folder
+        log(str(verdict))
+        if verdict.choice == "process":
+            return folder
+        resuming = replace(networks, settings=replace(networks.settings, resume=True))
+        trained, _ = _run(resuming, beside, command, log)
+    for name in (folder.name, "test.csv"):
+        kept = folder_at(out / "process") / name
+        if kept.is_dir():
+            rmtree(kept)
+        (out / name).replace(kept)
+        (beside / name).replace(out / name)
+    return out / trained.name
 
 
 def train(
@@ -148,7 +193,7 @@ def train(
         dataset = stored.graphs
         if settings.split is None and stored.split is not None:
             settings = with_options(settings, {"split": stored.split}, "train")
-    return _run(split_graphs(dataset, task, settings, name), Path(out), command, log)
+    return _run(split_graphs(dataset, task, settings, name), Path(out), command, log)[0]
 
 
 def train_replicates(
@@ -209,8 +254,8 @@ def train_replicates(
     return models[0]
 
 
-def _run(source: RunSource, out: Path, command: str, log: Log) -> Path:
-    """Train on a source, score the model and write it, and return the checkpoint folder."""
+def _run(source: RunSource, out: Path, command: str, log: Log) -> tuple[Path, LearnedModel]:
+    """Train on a source, score the model and write it; return the checkpoint folder and model."""
     smaller = source.smaller()
     record_run(out, source.identity(), resume=source.settings.resume)
     source.save(out)
@@ -228,7 +273,8 @@ def _run(source: RunSource, out: Path, command: str, log: Log) -> Path:
             "coverage": calibration.coverage,
             "learning_curve": [*curve, _point(source, scores)] if curve else [],
         }
-        return write_run(out, source, learned, results, calibration.test_readings, command)
+        folder = write_run(out, source, learned, results, calibration.test_readings, command)
+        return folder, learned
 
 
 def _stages(

@@ -10,11 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
+from graphxai.runtime.notices import warn
 from graphxai.runtime.options import documented, option
 
+warn_once = cache(warn)
+KEPT_TEACHER = (
+    "keep_teacher does nothing any more: a teacher is not stored. Its process, as a model of its"
+    " own (model='process'), is as good on most tables, and is explained."
+)
 NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
 CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
 MOLECULES = ("table", "ogb")
@@ -235,9 +243,11 @@ class TableSettings(EnsembleSettings):
         "Column with dates or years; the newest molecules are tested.",
         applies_to=TABLE,
     )
-    model: Literal["network", "process"] = option(
-        "network",
-        "A network, or a Gaussian process, which takes seconds and no extra, and is often better.",
+    model: Literal["auto", "process", "network"] = option(
+        "auto",
+        "A Gaussian process, which takes seconds and no extra, or a network; 'auto' writes the"
+        " process first, and decides after one fold whether a network is worth its time. Options of"
+        " networks (--epochs, --ensemble, --init-weights, --no-teacher) choose a network.",
         applies_to=MOLECULES,
     )
     init_weights: str | Path | None = option(
@@ -252,7 +262,7 @@ class TableSettings(EnsembleSettings):
     )
     keep_teacher: bool = option(
         False,
-        "Store the teacher too; predictions then show the teacher's as well.",
+        "Does nothing any more: --model process makes a model of the teacher's process.",
         applies_to=MOLECULES,
     )
     learning_curve: bool = option(
@@ -262,6 +272,11 @@ class TableSettings(EnsembleSettings):
         False,
         "Learn the numbers of the column; ignore columns of relations and units beside it.",
         applies_to=TABLE,
+    )
+    without_structures: bool = option(
+        False,
+        "Write no list of the molecules; no account by training molecule, and no nearness.",
+        applies_to=MOLECULES,
     )
 
     def __post_init__(self) -> None:
@@ -274,13 +289,22 @@ class TableSettings(EnsembleSettings):
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cannot be combined: give one of them.")
-        of_networks = {"--ensemble": self.ensemble > 1, "--no-teacher": not self.teacher}
-        of_networks |= {"--keep-teacher": self.keep_teacher, "--epochs": self.epochs is not None}
-        for name, was_given in of_networks.items():
-            if self.model == "process" and was_given:
-                raise ValueError(f"a process has no networks and no teacher: leave out {name}.")
-        if self.keep_teacher and not self.teacher:
-            raise ValueError("without a teacher (--no-teacher) there is no teacher to keep.")
+        for name in self._of_networks if self.model == "process" else ():
+            raise ValueError(f"a process has no networks and no teacher: leave out {name}.")
+        if self.keep_teacher:
+            warn_once(KEPT_TEACHER)
+
+    @property
+    def _of_networks(self) -> list[str]:
+        """The options of networks that were given."""
+        given = self.ensemble > 1, not self.teacher, self.epochs is not None
+        return list(compress(("--ensemble", "--no-teacher", "--epochs"), given))
+
+    @property
+    def chosen_model(self) -> Literal["auto", "process", "network"]:
+        """The model to train, which is a network if an option of networks was given."""
+        of_networks = self._of_networks or self.init_weights != "molecules"
+        return "network" if self.model == "auto" and of_networks else self.model
 
     @property
     def split_kind(self) -> str:

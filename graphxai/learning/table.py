@@ -24,9 +24,10 @@ from graphxai.learning.card import (
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
+from graphxai.learning.measured_pairs import measured_pairs
 from graphxai.learning.official import official_note, official_scores, with_official_split
 from graphxai.learning.predicting import encode_all, predict
-from graphxai.learning.process import learn_process
+from graphxai.learning.processes.process import learn_process
 from graphxai.learning.reliability import (
     bound_notes,
     leak_warnings,
@@ -38,12 +39,10 @@ from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
 from graphxai.learning.suspicions import require_one_unit
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
-from graphxai.learning.teachers.saved_teacher import TEACHER, teacher_file
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
 from graphxai.learning.writing import held_out_csv, label_text
 from graphxai.models.graphormer import (
-    checkpoint_digest,
     load_checkpoint,
     locate,
     set_standardisation,
@@ -163,7 +162,7 @@ class TableSource(RunSource):
             "teacher": settings.teacher,
             "ensemble": settings.ensemble,
             "init_weights": None if weights is None else str(weights),
-            "model": settings.model,
+            "model": settings.chosen_model,
         }
 
     def save(self, folder: Path) -> None:
@@ -195,6 +194,11 @@ class TableSource(RunSource):
         table, settings, scores = self.table, self.settings, results["scores"]
         for name, r2 in self.reachable.items():
             scores[name]["reachable"] = r2
+        of_pairs = measured_pairs(
+            learned.model, self.tasks, table.canonical, table.graphs, self.y, self.parts.test
+        )
+        for name, pairs in of_pairs.items():
+            scores[name]["pairs"] = pairs
         official = official_scores(learned.model, table)
         rows, teacher = table.rows, learned.teacher
         of_parts = {
@@ -209,10 +213,11 @@ class TableSource(RunSource):
                 f" to {last}"
             )
         notes += [*bound_notes(scores), *verdicts(scores)]
-        notes += teacher_ahead(scores, stored=settings.keep_teacher)
+        notes += teacher_ahead(scores)
         notes += uninformative(results["coverage"], {t.name: t.unit for t in table.targets})
-        carriers = {}
-        if self._is_process:  # which training molecules carry it, bound to their list by its hash
+        hidden = settings.without_structures
+        carriers: dict[str, Any] = {"without_structures": True} if hidden else {}
+        if self._is_process and not hidden:  # which molecules carry it, bound to their list
             trained = tuple(table.canonical[k] for k in self.parts.train)
             rows_of_carriers = carriers_of(len(trained), settings.seed).tolist()
             carriers["carriers"] = {"sha256": digest_of(trained), "rows": rows_of_carriers}
@@ -267,7 +272,7 @@ class TableSource(RunSource):
     @property
     def _is_process(self) -> bool:
         """Whether the model is a Gaussian process."""
-        return self.settings.model == "process"
+        return self.settings.chosen_model == "process"
 
     @property
     def columns(self) -> list[str]:
@@ -284,17 +289,16 @@ class TableSource(RunSource):
         return [self.table.rows[position], smiles, *(label_text(*each) for each in labels)]
 
     def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
-        """Return the training molecules, those held out, and the teacher if it is to be kept."""
-        canonical, parts, teacher = self.table.canonical, self.parts, learned.teacher
+        """Return the training molecules, and those held out."""
+        canonical, parts = self.table.canonical, self.parts
         rows = [self._row(k, canonical[k]) for k in parts.train]
         held_out = {"validation": parts.valid, "test": parts.test}
-        files: dict[str, str | bytes] = {
+        if self.settings.without_structures:
+            return {}
+        return {
             "training.csv": csv_text(self.columns, rows),
             HELD_OUT: held_out_csv({n: [canonical[k] for k in p] for n, p in held_out.items()}),
         }
-        if self.settings.keep_teacher and teacher is not None and any(teacher.weights):
-            files[TEACHER] = teacher_file(teacher, checkpoint_digest(folder))
-        return files
 
     def words(self, learned: LearnedModel, facts: dict[str, Any]) -> dict[str, str]:
         """Return what the card says of a table alone."""
@@ -338,9 +342,13 @@ class TableSource(RunSource):
             "made_from": made_from,
             "noise": self._noise_text,
             "learning_curve": curve_text(facts["learning_curve"]),
-            "confidential": " `training.csv` contains the training structures, and `held_out.csv`"
-            " the others: if they are confidential, delete both before you share the model (how"
-            " near a molecule is to them is then unknown)."
+            "confidential": (
+                " No structures are stored, so how near a molecule is to them is unknown."
+                if self.settings.without_structures
+                else " `training.csv` contains the training structures, and `held_out.csv`"
+                " the others: if they are confidential, delete both before you share the model"
+                " (how near a molecule is to them is then unknown)."
+            )
             + (" The weights of a process contain counts of all of them." * self._is_process),
         }
 
@@ -361,7 +369,7 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
     training_labels = y[list(parts.train)]
     tasks = table_tasks(table.targets, training_labels)
     config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
-    is_network = settings.model == "network"
+    is_network = settings.chosen_model != "process"
     graphs = encode_all(table.graphs, config) if is_network else list(table.graphs)
     warnings = []
     if is_network and settings.init_weights is not None:

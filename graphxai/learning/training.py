@@ -149,12 +149,15 @@ class RunSource(Source, ABC):
         return {}
 
 
-def fit_networks(source: RunSource, out: Path, log: Log) -> list[FitResult]:
+def fit_networks(
+    source: RunSource, out: Path, log: Log, *, networks: int | None = None
+) -> list[FitResult]:
     """Fit Graphormers to the labels of the training part, from consecutive seeds.
 
     If the networks are to teach, there is one for each fold of the training part, and it learns
     from the other folds. So each molecule has a network that has not seen it. Otherwise there are
-    as many networks as the model shall have, and they learn from the whole part.
+    as many networks as the model shall have, and they learn from the whole part. `networks` is how
+    many of them are fitted, by default all.
     """
     settings, train = source.settings, source.parts.train
     if source.folds:
@@ -167,7 +170,7 @@ def fit_networks(source: RunSource, out: Path, log: Log) -> list[FitResult]:
         parts = [source.parts] * settings.ensemble
         folders = [network_folder(out, network) for network in range(settings.ensemble)]
     fits = []
-    for network, (part, folder) in enumerate(zip(parts, folders, strict=True)):
+    for network, (part, folder) in enumerate(list(zip(parts, folders, strict=True))[:networks]):
         training = source.training(network)
         if network or source.folds:
             name = "network for fold" if source.folds else "network"

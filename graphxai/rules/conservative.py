@@ -31,6 +31,8 @@ from graphxai.runtime.scope import Blocks
 from .module_rule import CustomRule, ModuleRule
 from .operation_rule import BoundOperation, OperationRule, constant_ratio, gelu_ratio
 
+ROWS = 16  # a product with fewer rows, and a softmax with fewer columns, has another kernel
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -345,8 +347,27 @@ def relu(x: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Apply a linear map to x (B, T, D), and add its bias separately if biases are recorded."""
     if bias is None or not _records_biases():
+        return alone_as_together(x, weight, bias)
+    return add_bias(alone_as_together(x, weight), bias)
+
+
+def pad_graphs(x: Tensor, added: int) -> Tensor:
+    """Add graphs of zeros to x (B, ...)."""
+    return torch.cat([x, x.new_zeros(added, *x.shape[1:])]) if added else x
+
+
+def alone_as_together(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Apply a linear map to x (..., D) so that a row's last bits do not depend on the others.
+
+    Libraries for matrix products have other kernels for few rows and, where the outputs are few,
+    for the last rows. Rows of zeros are added so that these are not used.
+    """
+    rows = x.numel() // x.shape[-1]
+    whole = max(rows, ROWS) if len(weight) >= ROWS else -(-max(rows, ROWS) // ROWS) * ROWS
+    if rows in (0, whole) or torch.is_grad_enabled():  # a recording follows the map alone
         return F.linear(x, weight, bias)
-    return add_bias(F.linear(x, weight), bias)
+    padded = pad_graphs(x.reshape(rows, -1), whole - rows)
+    return F.linear(padded, weight, bias)[:rows].unflatten(0, x.shape[:-1])
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:

@@ -183,6 +183,18 @@ def require_options(given: Iterable[str], known: Sequence[str], function: str) -
             raise TypeError(f"{function} has no option {name!r}: {hint}")
 
 
+def listed(value: Any, name: str) -> tuple[Any, ...]:
+    """Return a list of names, such as "x", of which a single one may be given as it is.
+
+    Raises TypeError, with the name of the argument, for what is neither.
+    """
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise TypeError(f"{name} is a name or a list of names, not {value!r}.")
+    return tuple(value)
+
+
 def with_keywords(function: Callable[Args, Result]) -> Callable[Args, Result]:
     """Show the keywords of `**options: Unpack[SomeTypedDict]` in a function's signature.
 

@@ -1,5 +1,8 @@
 """Read files that may be pipes, devices, or far too large."""
 
+import csv
+from functools import cache
+from importlib import resources
 from pathlib import Path
 
 SMALL_FILE = 1 << 24  # bytes of the files beside the weights
@@ -35,3 +38,10 @@ def small_file(path: Path) -> bytes:
     if regular_file(path).stat().st_size > SMALL_FILE:
         raise ValueError(f"it is larger than {SMALL_FILE} bytes")
     return path.read_bytes()
+
+
+@cache
+def packaged_rows(package: str, name: str) -> tuple[dict[str, str], ...]:
+    """Return the rows of a CSV file of a package, without lines that begin with "#"."""
+    with resources.files(package).joinpath(name).open(encoding="utf-8") as file:
+        return tuple(csv.DictReader(line for line in file if not line.startswith("#")))

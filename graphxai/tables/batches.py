@@ -6,6 +6,7 @@ explained as a whole, because its results would be rounded differently if it wer
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -23,7 +24,7 @@ from graphxai.contract.intervals import LEVEL
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
-from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, read_once
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.other_forms import form_notes
 from graphxai.explainers import get_explainer
@@ -36,6 +37,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction, parent_cells
 from graphxai.runtime.threads import one_thread
+from graphxai.visualization.color import Scale
 from graphxai.visualization.layout import layout_note
 
 from .cells import (
@@ -44,7 +46,6 @@ from .cells import (
     ledger_columns,
     predicted_columns,
     prediction_cells,
-    teacher_cells,
 )
 from .settings import Pictures
 
@@ -129,13 +130,10 @@ class ExplainBatch:
         `record`. A molecule that cannot be read, explained or drawn has only `row`, `smiles` and
         `reason`. If the table has names, every row has a `name`.
         """
-        training = training_set_of(loaded(self.model))
+        model = loaded(self.model)  # which looks at the files of a name, too long for each row
+        training = training_set_of(model)
         rows = self._explained(smiles, numbers, names, training)
-        explained = [row for row in rows if isinstance(row, ExplainedRow)]
-        written = [row.explanation.smiles or "" for row in explained]
-        teachers = teacher_cells(ModelPanel.of(loaded(self.model)), 0, written)
-        by_teacher = dict(zip([row.row for row in explained], teachers, strict=True))
-        return [self._row(row, names is not None, by_teacher.get(row.row, {})) for row in rows]
+        return [self._row(model, row, names is not None) for row in rows]
 
     def explanations(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
@@ -175,18 +173,18 @@ class ExplainBatch:
         ]
 
     def _row(
-        self, row: ExplainedRow | NamedRejectedRow, named: bool, by_teacher: dict[str, str]
+        self, model: Model, row: ExplainedRow | NamedRejectedRow, named: bool
     ) -> dict[str, Any]:
         if isinstance(row, ExplainedRow):
             try:
-                return self._cells(row, named) | by_teacher
+                return self._cells(model, row, named)
             except Exception as error:  # RDKit raises errors of any type
                 smiles, what = row.explanation.smiles or "", "cannot be written: "
                 rejected = _rejected_for(row.row, smiles, error, what)
                 row = NamedRejectedRow(**vars(rejected), name=row.name)
         return rejected_cells(row, named)
 
-    def _cells(self, row: ExplainedRow, named: bool) -> dict[str, Any]:
+    def _cells(self, model: Model, row: ExplainedRow, named: bool) -> dict[str, Any]:
         explanation, pictures = row.explanation.at(self.level), self.pictures
         as_given, relevance = explanation.as_given, explanation.by_atom_given(explanation.relevance)
         cells = {
@@ -194,12 +192,12 @@ class ExplainBatch:
             "smiles": one_line((as_given.smiles if as_given else explanation.smiles) or ""),
             **prediction_cells(explanation.predictions),
             "target": explanation.target,
-            **ledger_cells(loaded(self.model), explanation),
+            **ledger_cells(model, explanation),
             "relevance": _listed(relevance),
             "picture": f"pictures/{row.row:06d}{pictures.suffix}" if pictures else "",
             **parent_cells(explanation.predictions),
         }
-        if _explains_bonds(loaded(self.model)):
+        if _explains_bonds(model):
             bonds = explanation.bonds
             cells["bonds"] = "" if bonds is None else _listed(bonds)
         if self.sdf:
@@ -208,8 +206,9 @@ class ExplainBatch:
             layout = layout_note(explanation.atoms())
             cells["note"] = "; ".join(filter(None, (explanation.note, layout)))
             draw = explanation.png if pictures.suffix == ".png" else explanation.svg
+            limit, shared_by = pictures.limit, "all pictures of this table"
             cells["drawing"] = draw(
-                scale=pictures.limit,
+                scale=limit and Scale(limit, pictures.palette, shared_by=shared_by),
                 palette=pictures.palette,
                 atom_numbers=pictures.atom_numbers,
             )
@@ -256,14 +255,10 @@ class PredictBatch:
         panel = self.panel
         profile = self._profile(panel)
         of_models: list[Rows[tuple[Prediction, ...]]] = []
-        for model in panel.models:
-            work = partial(predict_prepared, model, training=training_set_of(model))
-            of_models.append(rows_of(work, model, smiles, numbers))
-        by_teacher = []
-        for k, each in enumerate(of_models):
-            written = [item.smiles or "" for item in each.items.values()]
-            cells_of = teacher_cells(panel, k, written)
-            by_teacher.append(dict(zip(each.items, cells_of, strict=True)))
+        with read_once() if len(panel.models) > 1 else nullcontext():
+            for model in panel.models:
+                work = partial(predict_prepared, model, training=training_set_of(model))
+                of_models.append(rows_of(work, model, smiles, numbers))
         of_forms = [self._notes(*pair) for pair in zip(panel.models, of_models, strict=True)]
         cells: dict[int, dict[str, Any]] = {}
         for row in numbers:
@@ -287,8 +282,7 @@ class PredictBatch:
             parent = parent_cells([*predictions.values()])
             said = chain.from_iterable(each.get(row, ()) for each in of_forms)
             notes = [parent["note"], *(each for each in said if each not in parent["note"])]
-            for name, each, teachers in zip(panel.names, of_models, by_teacher, strict=True):
-                cells[row] |= teachers.get(row, {})
+            for name, each in zip(panel.names, of_models, strict=True):
                 if row in each.rejected:
                     notes.append(f"left out by {name}: {each.rejected[row].reason}")
             cells[row] |= parent | {"note": one_line("; ".join(filter(None, notes)))}
@@ -385,7 +379,7 @@ def _explains_bonds(model: Model) -> bool:
 
 def _listed(values: NDArray[np.floating]) -> str:
     """Return numbers as one cell, separated by spaces."""
-    return " ".join(f"{value:.7g}" for value in values)
+    return " ".join([f"{value:.7g}" for value in values.tolist()])
 
 
 def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:

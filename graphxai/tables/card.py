@@ -5,6 +5,7 @@ sure and how near that is, what each atom contributes, what was measured, and wh
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -12,11 +13,13 @@ from numpy.typing import ArrayLike
 
 from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
-from graphxai.chemistry.fragments import Fragments, listed_names
+from graphxai.chemistry.fragments import Fragments, fragments, listed_names
+from graphxai.chemistry.schemes import SCHEME_TITLES
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound
+from graphxai.datasets.ionisation import ionisation
 from graphxai.datasets.labels import with_unit
 from graphxai.datasets.training_set import TrainingSet
 from graphxai.evaluation.trust.errors import distance_of
@@ -92,6 +95,7 @@ def property_facts(
             of_property |= {"word": near.word, "near": sign.sentence, "level": sign.level}
         if part is not None:
             of_property |= {"desirability": part.desirability, "goal": str(part.goal)}
+            of_property["outcome"] = part.outcome
         facts.append(of_property)
     return facts
 
@@ -192,6 +196,14 @@ def explained_rows(
     return {k: (explained[k], trusted[k]) if k in explained else rows[k] for k, _ in prepared}
 
 
+def fragments_shown(explanation: Explanation, model: Model) -> Fragments:
+    """Return the fragments of a molecule. With `shares`, each has the output without it."""
+    if explanation.ledger is not None and explanation.ledger.group_error is not None:
+        with suppress(ValueError):  # the mean over mirror images is not the output of one pass
+            return fragments(explanation, method="shares", model=model)
+    return fragments(explanation)
+
+
 def molecule_card(
     name: str,
     row: int,
@@ -243,11 +255,13 @@ def molecule_card(
         **view_facts(explanation),
         "others": {},
         "fragments": [
-            [name, part.smiles, list(part.atoms), rounded([part.relevance])[0]]
+            [name, part.smiles, list(part.atoms), *rounded([part.relevance, *(part.without or ())])]
             for name, part in zip(listed_names(parts), parts, strict=True)
         ],
+        "divided": SCHEME_TITLES[parts.scheme],
+        "ionisation": str(ionisation(mol)),
         "trust": trust_facts(trust),
-        "draw": drawing(mol if drawn is None else drawn, keep=drawn is not None),
+        "draw": drawing(mol if drawn is None else drawn),
     }
     if explanation.note:
         content["note"] = explanation.note

@@ -1,7 +1,7 @@
 """The cells of a row of a table: what one or several models predict of a molecule, as text."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from graphxai.chemistry.desirability import DesirabilityScore, PropertyProfile
 from graphxai.explanation.compute.models import Model, tasks_with_range
@@ -15,9 +15,6 @@ from graphxai.explanation.prediction import (
     table_cells,
 )
 
-if TYPE_CHECKING:
-    from graphxai.learning.teachers.stacking import Teacher
-
 LEDGER = (
     *("output", "without_nodes", "nodes", "centrality"),
     *("graph_token", "biases", "structure", "unexplained"),
@@ -29,7 +26,7 @@ SIMILARITY = NEARNESS[0]  # how the names of its columns end
 def predicted_columns(
     panel: ModelPanel, profile: PropertyProfile | None = None, *, several_models: bool = False
 ) -> dict[str, type]:
-    """Return the columns of `prediction_cells` and `teacher_cells` with their types.
+    """Return the columns of `prediction_cells` with their types.
 
     Args:
         panel: the models, or the only one.
@@ -46,9 +43,6 @@ def predicted_columns(
             columns |= dict(zip(nearness_columns(each.name), (float, str), strict=True))
     if not several_models:
         columns |= dict(zip(NEARNESS, (float, str), strict=True))
-    for place, model in enumerate(panel.models):
-        teacher = teacher_of(model)
-        columns |= dict.fromkeys(_named(panel, place, teacher.headings if teacher else ()), float)
     return columns
 
 
@@ -68,29 +62,6 @@ def prediction_cells(
     return {name: _text(name, cell) for name, cell in cells.items() if name not in PARENT}
 
 
-def teacher_of(model: Model) -> "Teacher | None":
-    """Return the teacher stored beside a model, or None if there is none."""
-    folder = getattr(model.origin, "folder", None)
-    if folder is None or not (folder / "teacher.safetensors").is_file():
-        return None
-    from graphxai.learning.teachers.saved_teacher import saved_teacher
-
-    return saved_teacher(folder, model.origin.sha256)
-
-
-def teacher_cells(panel: ModelPanel, place: int, smiles: Sequence[str]) -> list[dict[str, str]]:
-    """Return what the teacher beside the model at a place predicts, or {} each without one."""
-    teacher = teacher_of(panel.models[place]) if smiles else None
-    if teacher is None:
-        return [{} for _ in smiles]
-    columns = teacher.columns(smiles)
-    names = _named(panel, place, columns)
-    return [
-        {name: f"{of_all[k]:z.6g}" for name, of_all in zip(names, columns.values(), strict=True)}
-        for k in range(len(smiles))
-    ]
-
-
 def ledger_columns(model: Model) -> tuple[str, ...]:
     """Return the columns of the ledger. Wrapped models may have relevance in other inputs."""
     return (*LEDGER, "other_inputs") if hasattr(model, "explained_inputs") else LEDGER
@@ -106,15 +77,6 @@ def ledger_cells(model: Model, explanation: Explanation) -> dict[str, str]:
             "unexplained": ledger.unexplained,
         }
     return {name: _text(name, values.get(name)) for name in ledger_columns(model)}
-
-
-def _named(panel: ModelPanel, place: int, headings: Sequence[str] | Mapping[str, Any]) -> list[str]:
-    """Name the teacher's columns after the properties, where several models have the same task."""
-    names = {each.task.name: each.name for each in panel.properties if each.place == place}
-    return [
-        next((f"{names[t]}{h[len(t) :]}" for t in names if h.startswith(f"{t}: teacher")), h)
-        for h in headings
-    ]
 
 
 def _text(name: str, cell: Any) -> str:

@@ -24,7 +24,7 @@ _SIDES = (("E", 0.0), ("W", np.pi), ("N", np.pi / 2), ("S", -np.pi / 2))
 _FREE = np.pi / 3  # a side is free if no bond is closer than this
 
 
-def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
+def drawing(mol: "Mol") -> dict[str, Any]:
     """Return the drawing of a molecule, with atoms and bonds in the molecule's order.
 
     The result has these keys:
@@ -38,12 +38,12 @@ def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
       (wedge), "h" (hashed wedge), "u" (undefined), "d" (dative) or "0" (zero order). The side says
       where the second line of a double bond lies, seen from begin to end: 1 is left, -1 is right,
       and 0 is both.
+    * `g`: the stereocentres in a group, as `{index: "and1"}`, if there are any.
 
     Args:
-        mol: the molecule.
-        keep: whether to use existing 2D coordinates, if there are any.
+        mol: the molecule. Its 2D coordinates are kept, if it has any.
     """
-    copy = _ready(mol, keep)
+    copy = _ready(mol)
     points = _scaled(copy)
     labels = {}
     for atom in atoms_of(copy):
@@ -58,6 +58,7 @@ def drawing(mol: "Mol", *, keep: bool = False) -> dict[str, Any]:
         "e": [atom.GetSymbol() for atom in atoms_of(copy)],
         "a": labels,
         "b": _bonds(copy, points),
+        **({"g": groups} if (groups := _groups(copy)) else {}),
     }
 
 
@@ -67,16 +68,28 @@ def drawing_of(smiles: str) -> dict[str, Any] | None:
     return None if mol is None else drawing(mol)
 
 
-def _ready(mol: "Mol", keep: bool) -> "Mol":
+def _groups(mol: "Mol") -> dict[str, str]:
+    """Return the group of each stereocentre that is in one, such as "and1" of a racemate."""
+    groups: dict[str, str] = {}
+    for kind in ("and", "or"):
+        alike = [
+            g for g in mol.GetStereoGroups() if g.GetGroupType().name == f"STEREO_{kind.upper()}"
+        ]
+        for number, group in enumerate(alike, start=1):
+            groups |= {str(atom.GetIdx()): f"{kind}{number}" for atom in group.GetAtoms()}
+    return groups
+
+
+def _ready(mol: "Mol") -> "Mol":
     """Return a copy with 2D coordinates, alternating double bonds and wedges."""
     from rdkit import Chem
 
-    copy = laid_out(mol, keep=keep)
+    copy = laid_out(mol, keep=True)
     Chem.GetSymmSSSR(copy)
     try:
         Chem.Kekulize(copy, clearAromaticFlags=True)
     except ValueError:  # an odd aromatic ring stays dashed
-        copy = laid_out(mol, keep=keep)
+        copy = laid_out(mol, keep=True)
         Chem.GetSymmSSSR(copy)
     Chem.WedgeMolBonds(copy, copy.GetConformer())
     return copy

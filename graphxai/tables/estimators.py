@@ -86,9 +86,9 @@ class _GraphormerEstimator(BaseEstimator):
         structures = _structures(X)
         check_consistent_length(structures, *columns.values())
         settings = TableSettings(
-            seed=self.seed, epochs=self.epochs, ensemble=self.ensemble, split=self.split,
-            teacher=self.teacher, init_weights=self.init_weights, accelerator=self.accelerator,
-            progress=False,
+            model="network", seed=self.seed, epochs=self.epochs, ensemble=self.ensemble,
+            split=self.split, teacher=self.teacher, init_weights=self.init_weights,
+            accelerator=self.accelerator, progress=False,
         )  # fmt: skip
         with TemporaryDirectory() as temporary:
             table = Path(temporary) / "molecules.csv"

@@ -27,6 +27,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.molecules import RejectedRow
@@ -35,6 +37,7 @@ from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model, standardisation_of, versions
 from graphxai.explanation.compute.predicting import set_nearness
+from graphxai.explanation.explanations import saturated_limit
 from graphxai.explanation.files import require_pyarrow
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import Progress, no_progress
@@ -54,6 +57,7 @@ from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells
 from .run_folder import open_run
 from .settings import FORMATS, ExplanationSettings, PredictionSettings, RowSettings
 
+SCALED = 500  # by the relevance of how many rows the shared colour scale of a table is chosen
 IDENTIFYING = ("row", "name", "smiles")
 KEPT_REASONS = 100  # how many rejected rows `predict_table` returns
 
@@ -240,7 +244,7 @@ def predict_table(
 
 
 @accepts(RowSettings)
-def largest_relevance(
+def common_limit(
     model: Model,
     path: str | Path,
     explainer: Explainer,
@@ -248,14 +252,18 @@ def largest_relevance(
     settings: RowSettings,
     progress: Progress = no_progress,
 ) -> float:
-    """Return the largest |relevance| of any atom in a table, for a shared colour scale."""
-    largest = 0.0
+    """Return where a colour scale ends that all pictures of a table share.
+
+    It is that of a grid, but of the first `SCALED` rows, so that long tables do not take twice as
+    long.
+    """
+    values: list[Any] = []
     with closing(explain_rows(model, path, explainer, settings=settings)) as rows:
-        for row in rows:
+        for row in islice(rows, SCALED):
             if isinstance(row, ExplainedRow):
-                largest = max(largest, float(abs(row.explanation.relevance).max()))
+                values.append(row.explanation.relevance)
             progress(1)
-    return largest
+    return saturated_limit(np.concatenate(values)) if values else 1.0
 
 
 @dataclass(frozen=True)

@@ -189,8 +189,8 @@ class ReportSettings:
     )
     core: str = option(
         "",
-        "SMARTS of a core, of which the report shows the R-groups beside those of the most common"
-        " cores.",
+        "SMARTS of a core that is drawn alike in all molecules, and of which the report shows the"
+        " R-groups beside those of the most common cores.",
         applies_to=None,
     )
     level: float = as_in(TableRunSettings, "level")

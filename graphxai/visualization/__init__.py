@@ -4,13 +4,13 @@ Inputs are plain values: RDKit molecules, numpy arrays and strings. RDKit, fontT
 the rasteriser are imported only when a picture is drawn.
 """
 
-from .color import PALETTES, Scale
+from .color import PALETTES, PictureOptions, Scale
 from .graph import PlainGraph, graph_svg
 from .grid import grid_svg
 from .molecule import molecule_svg
-from .picture import PictureOptions
 from .render import displayed, save_picture, svg_to_png
-from .superpixel import patches_svg, superpixel_row_svg, superpixel_svg, tokens_svg, upsampled
+from .superpixel import patches_svg, superpixel_row_svg, superpixel_svg, upsampled
+from .tokens import tokens_svg
 
 __all__ = [
     "PALETTES",

@@ -1,13 +1,21 @@
-"""Give each relevance a colour: white for zero, and one colour for each sign or for no sign."""
+"""The colours of relevance, and the options that all pictures share: words, size and colours.
+
+Zero is white, and each sign has one colour, or all scores that have no sign.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, cleandoc, signature
+from typing import ParamSpec, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from graphxai.runtime.options import require_options
 
 _Anchors = tuple[tuple[int, int, int], ...]
 
@@ -48,6 +56,7 @@ class Scale:
         palette: one of `PALETTES`. Its first colour is for positive relevance.
         one_sided: whether scores have no sign. The scale then runs from 0 to `limit`, in a colour
             that no palette uses for a sign.
+        shared_by: what the scale is the same for, such as "all 60 pictures", which the key says.
 
     Raises:
         ValueError: `limit` is not a finite number above 0, or the palette is unknown.
@@ -56,6 +65,7 @@ class Scale:
     limit: float
     palette: str = "red-blue"
     one_sided: bool = False
+    shared_by: str = ""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.limit) and self.limit > 0):
@@ -161,9 +171,9 @@ class Scale:
             legend: the words for negative and for positive relevance.
         """
         if self.one_sided:
-            return f"{_UNSIGNED_NAME} is {legend[1]}, white is zero"
+            return f"{_UNSIGNED_NAME} is {legend[1]}, white is zero{self._shared}"
         positive, negative = self.palette.split("-")
-        return f"{positive} is {legend[1]}, {negative} is {legend[0]}, white is zero"
+        return f"{positive} is {legend[1]}, {negative} is {legend[0]}, white is zero{self._shared}"
 
     def ticks(self) -> tuple[float, ...]:
         """Return round numbers for a colour bar, which include 0, at most three on a side."""
@@ -179,6 +189,10 @@ class Scale:
         )
         first = 0 if self.one_sided else -count
         return tuple(float(f"{k * step:.12g}") for k in range(first, count + 1))
+
+    @property
+    def _shared(self) -> str:
+        return f", one scale for {self.shared_by}" if self.shared_by else ""
 
     @property
     def _arms(self) -> tuple[_Anchors, _Anchors]:
@@ -223,3 +237,108 @@ def signed_alike(values: ArrayLike) -> list[str]:
         (text if float(text) else text[1:]).replace("-", "−")
         for text in (text + exponent for text in texts)
     ]
+
+
+ARGUMENT = "options"  # of the drawing functions, in whose place users see the keywords
+Parameters = ParamSpec("Parameters")
+
+
+class PictureKeywords(TypedDict, total=False):
+    """The fields of `PictureOptions` as keywords of a drawing function."""
+
+    scale: Scale | float | None
+    palette: str
+    title: str
+    subtitle: str
+    note: str
+    legend: Sequence[str]
+    width: float
+    height: float
+    color_bar: bool
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """The words, size and colours of a picture.
+
+    Attributes:
+        scale: the colours, which several pictures can share. By default they are fitted to this
+            picture.
+        palette: one of `PALETTES`, if `scale` is not given.
+        title, subtitle: plain text above the drawing.
+        note: plain text below the drawing.
+        legend: the words at the negative and the positive end of the colour bar.
+        width, height: the size of the picture in pixels.
+        color_bar: whether to draw the bar. A grid may have one for all panels.
+    """
+
+    scale: Scale | float | None = None
+    palette: str = "red-blue"
+    title: str = ""
+    subtitle: str = ""
+    note: str = ""
+    legend: Sequence[str] = ("against", "for")
+    width: float = 640
+    height: float = 480
+    color_bar: bool = True
+
+    def changed(self, **options: Unpack[PictureKeywords]) -> PictureOptions:
+        """Return a copy with other options."""
+        return replace(self, **options)
+
+    def scale_for(self, *relevances: ArrayLike) -> Scale:
+        """Return the colours, fitted to these relevances unless the user chose others.
+
+        Raises:
+            ValueError: there is no such palette, or the limit of the colours is not above 0.
+        """
+        return Scale.chosen(self.scale, *relevances, palette=self.palette)
+
+
+def with_picture_options(
+    defaults: PictureOptions = PictureOptions(),
+) -> Callable[[Callable[Parameters, str]], Callable[Parameters, str]]:
+    """Show the fields of `PictureOptions` where a drawing function takes them as keywords.
+
+    They stand in the signature and in the docstring that users see, in the place of `options`. Type
+    checkers know them from `PictureKeywords`.
+
+    Args:
+        defaults: the options that the function uses where a user gives none.
+    """
+    shared = [
+        Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, each.name),
+            annotation=each.type,
+        )
+        for each in fields(PictureOptions)
+    ]
+
+    def decorated(draw: Callable[Parameters, str]) -> Callable[Parameters, str]:
+        declared = signature(draw)
+        others = [each for name, each in declared.parameters.items() if name != ARGUMENT]
+        keywords = [x.name for x in (*others, *shared) if x.kind is Parameter.KEYWORD_ONLY]
+
+        @wraps(draw)
+        def draw_with_options(*args: Parameters.args, **options: Parameters.kwargs) -> str:
+            by_name = [name for name in options if name not in declared.parameters]
+            require_options(by_name, keywords, f"{draw.__name__}()")
+            return draw(*args, **options)
+
+        seen = declared.replace(parameters=[*others, *shared])
+        draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
+        del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source
+        draw_with_options.__doc__ = draw.__doc__ and _with_options_described(draw.__doc__)
+        return draw_with_options
+
+    return decorated
+
+
+def _with_options_described(text: str) -> str:
+    """Put the descriptions of the options where a docstring describes `options`."""
+    described = cleandoc(PictureOptions.__doc__ or "").partition("Attributes:\n")[2]
+    lines = cleandoc(text).splitlines(keepends=True)
+    place = next(k for k, line in enumerate(lines) if line.startswith(f"    {ARGUMENT}: "))
+    return "".join([*lines[:place], f"{described}\n", *lines[place + 1 :]])

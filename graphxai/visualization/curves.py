@@ -21,6 +21,7 @@ COLORS = (
 )
 DASHES = ("-", "--", ":", "-.")
 CONTROL = "#8A8A8A"
+CONTROLS = {"random": "-", "ones": ":", "reverse": "--"}  # with the dashes of their lines
 FEW = 7  # lines; more are thinner, dashed in turn, and have paler bands
 
 Band = tuple[Any, Any, Any]  # the mean, the lower and the upper end
@@ -108,7 +109,7 @@ def forest_figure(
             mean, low, high = spans[name]
             if not np.isfinite(mean):
                 continue
-            color = CONTROL if name == "random" else COLORS[0]
+            color = CONTROL if name in CONTROLS else COLORS[0]
             axes.plot([low, high], [y, y], color=color, lw=1.6, solid_capstyle="butt")
             axes.plot(mean, y, "o", color=color, ms=4.5)
         if "random" in spans and np.isfinite(spans["random"][0]):
@@ -201,9 +202,11 @@ def _canvas(width: float, height: float, axes: "Axes | None") -> "tuple[Figure, 
 
 
 def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return a colour of its own for each line, dashes and width, with grey for the control."""
-    methods = [name for name in names if name != "random"]
-    styles: dict[str, dict[str, Any]] = {"random": {"color": CONTROL, "ls": "-", "lw": 1.4}}
+    """Return a colour of its own for each line, dashes and width, with grey for the controls."""
+    methods = [name for name in names if name not in CONTROLS]
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": CONTROL, "ls": dashes, "lw": 1.4} for name, dashes in CONTROLS.items()
+    }
     for rank, (name, color) in enumerate(zip(methods, _colors(len(methods)), strict=True)):
         turn, width = (0, 1.6) if rank < FEW else (rank // FEW, 0.9)
         styles[name] = {"color": color, "ls": DASHES[turn % len(DASHES)], "lw": width}

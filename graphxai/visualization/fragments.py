@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .color import Scale, finite, signed_alike
-from .frame import GREY, MARGIN, SMALLEST_ROOM, document, frame, too_small
-from .graph import (
-    PlainGraph,
-    laid_out,
-    lines_between,
-    lines_svg,
-    nodes_svg,
-    nodes_to_draw,
+from .color import (
+    PictureKeywords,
+    PictureOptions,
+    Scale,
+    finite,
+    signed_alike,
+    with_picture_options,
 )
-from .layout import bonded
+from .frame import GREY, MARGIN, SMALLEST_ROOM, document, frame, hatching, too_small
+from .graph import PlainGraph, laid_out, lines_between, lines_svg, nodes_svg, nodes_to_draw
+from .layout import bonded, free_place
 from .molecule import structure
-from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ _EDGE = 1.4  # the outline around a fragment, in pixels
 _OUTLINE = "#7a7a7a"
 _LIST_WIDTH = 250.0  # in pixels
 _ROW = 24.0  # the height of a row of the list, in pixels
+_NOTE = 14.0  # and of a note below it
 _FREE = 22.0  # the space around a single fragment, in pixels
 _FRAGMENT_SIZE = (180.0, 120.0)  # the width and height of its picture, in pixels
 _WIDEST, _BEND = 0.3, 0.18  # the widest arc, in bond lengths, and how far arcs bend
@@ -49,6 +49,7 @@ def fragments_svg(
     fragments: Sequence[Listed],
     *,
     interactions: Interactions | None = None,
+    notes: Sequence[str] = (),
     **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a molecule with filled and outlined fragments as SVG, and list them with numbers.
@@ -59,6 +60,7 @@ def fragments_svg(
             fragments.
         interactions: values of pairs of fragments, by their places in the sequence. Each is an arc
             between the numbers of the two, on the scale of the fragments.
+        notes: a line below each fragment of the list, or "".
         options: the words, size and colours of the picture.
 
     Raises:
@@ -70,8 +72,8 @@ def fragments_svg(
     def drawn(room: tuple[float, float], colors: Sequence[str], scale: Scale) -> str:
         drawing, points, bond = structure(mol, room)
         areas = [
-            _area(mol, atoms, points, bond, color, f"{name}: {scale.text(relevance)}")
-            for (name, atoms, relevance), color in zip(fragments, colors, strict=True)
+            _area(mol, atoms, points, bond, color, f"{name}: {scale.text(value)}", value < 0)
+            for (name, atoms, value), color in zip(fragments, colors, strict=True)
         ]
         ends = bonded(mol)
         places = _places(
@@ -90,7 +92,8 @@ def fragments_svg(
 
     title = "Fragments coloured by relevance"
     between = {f"{first + 1} and {second + 1}": value for first, second, value in arcs}
-    return parts_page(fragments, drawn, title, WIDE.changed(**options), further=between)
+    picture = WIDE.changed(**options)
+    return parts_page(fragments, drawn, title, picture, further=between, notes=notes)
 
 
 @with_picture_options(WIDE)
@@ -99,6 +102,7 @@ def graph_parts_svg(
     parts: Sequence[Listed],
     *,
     labels: bool = True,
+    notes: Sequence[str] = (),
     **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a graph with filled and outlined parts as SVG, and list them with numbers.
@@ -109,6 +113,7 @@ def graph_parts_svg(
         graph: the graph.
         parts: the name, nodes and summed relevance of each part. No node is in two parts.
         labels: whether to write the label of each node on it.
+        notes: a line below each part of the list, or "".
         options: the words, size and colours of the picture.
 
     Raises:
@@ -127,7 +132,7 @@ def graph_parts_svg(
             place = {node: layout.place[node] for node in nodes if node in layout.place}
             members.append(list(place.values()))
             lines, note = sorted(lines_between(graph, place)), f"{name}: {scale.text(relevance)}"
-            areas.append(_shapes(points, members[-1], lines, size, color, note))
+            areas.append(_shapes(points, members[-1], lines, size, color, note, relevance < 0))
         plain = nodes_svg(
             graph, np.zeros(len(strength)), layout, Scale(1.0), graph.explained, labels, _AREA + 0.2
         )
@@ -136,7 +141,7 @@ def graph_parts_svg(
         return f'<g class="parts">{"".join(areas)}</g>{lines_svg(graph, layout)}{plain}{tags}'
 
     title = "Parts of a graph coloured by relevance"
-    return parts_page(parts, drawn, title, WIDE.changed(**options), dark_tags=True)
+    return parts_page(parts, drawn, title, WIDE.changed(**options), dark_tags=True, notes=notes)
 
 
 def parts_page(
@@ -146,7 +151,8 @@ def parts_page(
     picture: PictureOptions,
     *,
     dark_tags: bool = False,
-    further: Mapping[str, float] | None = None,
+    further: Mapping[str, float] = {},
+    notes: Sequence[str] = (),
 ) -> str:
     """Draw what has parts as SVG, beside a numbered list of the parts.
 
@@ -157,9 +163,9 @@ def parts_page(
         picture: the words, size and colours of the picture.
         dark_tags: whether the numbers of the parts are in dark circles.
         further: other numbers that are drawn on the same scale, by name.
+        notes: a line below each part of the list, or "".
     """
     sums = finite([relevance for *_, relevance in parts])
-    further = further or {}
     values = np.concatenate([sums, finite(list(further.values()))])
     scale = picture.scale_for(values)
     framed = frame(picture)
@@ -168,10 +174,14 @@ def parts_page(
     if min(room) < SMALLEST_ROOM:
         least = (SMALLEST_ROOM + size[0] - room[0], SMALLEST_ROOM + size[1] - room[1])
         raise too_small(size, least)
-    listed = _list(parts, scale, (room[0] + MARGIN, 0.0), room[1] + MARGIN, dark_tags)
+    listed = _list(parts, scale, (room[0] + MARGIN, 0.0), room[1] + MARGIN, dark_tags, notes)
     drawing = drawn(room, scale.hex(sums), scale) + listed
-    numbers = [*((name, relevance) for name, _, relevance in parts), *further.items()]
-    about = "; ".join(f"{name}: {scale.text(value)}" for name, value in numbers)
+    notes = notes or [""] * len(parts)
+    texts = [
+        f"{name}: {scale.text(value)}{note and f' ({note})'}"
+        for (name, _, value), note in zip(parts, notes, strict=True)
+    ]
+    about = "; ".join(texts + [f"{name}: {scale.text(value)}" for name, value in further.items()])
     return framed.svg(drawing, scale, values, untitled, f"{about}.")
 
 
@@ -200,7 +210,7 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
     drawing, points, bond = structure(mol, room)
     bonded_atoms = [atom.GetIdx() for atom in mol.GetAtoms() if atom.GetAtomicNum()]
     note = f"{smiles}: {scale.text(relevance)}"
-    area = _area(mol, bonded_atoms, points, bond, color, note)
+    area = _area(mol, bonded_atoms, points, bond, color, note, relevance < 0)
     body = (
         f'<g transform="translate({number(_FREE)} {number(_FREE)})">{area}'
         f'<g class="structure" pointer-events="none">{drawing}</g></g>'
@@ -215,13 +225,14 @@ def _area(
     bond_px: float,
     color: str,
     note: str,
+    hatched: bool,
 ) -> str:
     """Draw a fragment with its bonds and filled rings."""
     inside = set(atoms)
     rings = [ring for ring in mol.GetRingInfo().AtomRings() if inside.issuperset(ring)]
     bonds = [bond for bond in bonded(mol).tolist() if inside.issuperset(bond)]
     size = (bond_px * _RADIUS, bond_px * _BAND)
-    return _shapes(points, sorted(inside), bonds, size, color, note, rings)
+    return _shapes(points, sorted(inside), bonds, size, color, note, hatched, rings)
 
 
 def _shapes(
@@ -231,6 +242,7 @@ def _shapes(
     size: tuple[float, float],
     color: str,
     note: str,
+    hatched: bool,
     rings: Sequence[Sequence[int]] = (),
 ) -> str:
     """Draw a part as discs for its members, bands for the lines between them, and filled rings.
@@ -251,7 +263,9 @@ def _shapes(
         filled = f'<path d="{inside}"/>' if inside else ""
         return f'<g fill="{fill}">{filled}{bands if path else ""}{discs}</g>'
 
-    return f"<g><title>{escape(note)}</title>{shape(_OUTLINE, _EDGE)}{shape(color, 0)}</g>"
+    lines_across = hatching(points[list(members)], size[0]) if hatched else ""
+    drawn = f"{shape(_OUTLINE, _EDGE)}{shape(color, 0)}{lines_across}"
+    return f"<g><title>{escape(note)}</title>{drawn}</g>"
 
 
 def _at(point: NDArray[np.float64]) -> str:
@@ -276,7 +290,7 @@ def _places(
     for rank, members in enumerate(parts, start=1):
         if len(members):
             centres = [points[sorted(ring)].mean(0) for ring in rings if ring.issubset(members)]
-            at = _free_place(points[list(members)], centres, np.array(taken), size, room)
+            at = free_place(points[list(members)], centres, np.array(taken), size, room, _TAG)
             taken.append(at)
             places[rank] = (float(at[0]), float(at[1]))
     return places
@@ -328,26 +342,6 @@ def _arcs(
     return f'<g class="interactions" fill="none">{"".join(parts)}</g>' if parts else ""
 
 
-def _free_place(
-    fragment_points: NDArray[np.float64],
-    centres: list[NDArray[np.float64]],
-    taken: NDArray[np.float64],
-    bond_px: float,
-    room: tuple[float, float],
-) -> NDArray[np.float64]:
-    """Return the place farthest from all that is drawn, in a ring's centre or around an atom."""
-    angles = np.arange(16) * np.pi / 8
-    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
-    around = (fragment_points[:, None] + circle).reshape(-1, 2)
-    candidates = np.vstack([*(centre[None] for centre in centres), around])
-    low, high = np.array([_TAG, _TAG]), np.array(room) - _TAG
-    clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
-    clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
-    enough = np.minimum(clearance, 0.8 * bond_px)  # with this much room, a ring's centre wins
-    freest: NDArray[np.float64] = candidates[int(enough.argmax())]
-    return freest
-
-
 def _numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
     """Draw a small circle with a number, white or dark."""
     ink, fill = ("#ffffff", "#333333") if dark else ("#000000", "#ffffff")
@@ -359,13 +353,20 @@ def _numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
 
 
 def _list(
-    fragments: Sequence[Listed], scale: Scale, at: tuple[float, float], height: float, dark: bool
+    fragments: Sequence[Listed],
+    scale: Scale,
+    at: tuple[float, float],
+    height: float,
+    dark: bool,
+    notes: Sequence[str],
 ) -> str:
     """Draw the number, colour, name and sum of each fragment in a list.
 
     If there is not enough room, the weakest fragments share a row.
     """
-    rows = max(int(height // _ROW), 2)
+    noted = any(notes)
+    step = _ROW + _NOTE if noted else _ROW
+    rows = max(int(height // step), 2)
     room = len(fragments) if len(fragments) <= rows else rows - 1
     strongest = sorted(range(len(fragments)), key=lambda k: -abs(fragments[k][2]))
     sums = [relevance for *_, relevance in fragments]
@@ -381,7 +382,10 @@ def _list(
             f' fill="{colors[k]}" stroke="{_OUTLINE}" stroke-width="1"/>'
         )
         parts.append(_row_text(fragments[k][0], values[k], left + 46, y))
-        y += _ROW
+        if noted:
+            text, size = fit_text(notes[k], 11, _LIST_WIDTH - 46, smallest=8)
+            parts.append(draw_text(text, left + 46, y + 18, size, color=GREY))
+        y += step
     if hidden:
         parts.append(_row_text(f"and {len(hidden)} weaker ones", values[-1], left + 46, y))
     return f'<g class="list">{"".join(parts)}</g>'

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale
-from .picture import PictureOptions
+from .color import PictureOptions, Scale
 from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, number, text_width
 
 SVG = "http://www.w3.org/2000/svg"
@@ -22,7 +22,9 @@ BAR_ROOM = 50.0  # the height of a colour bar with its numbers, in pixels
 NOTE_ROOM = 28.0  # the height of the note below a drawing, in pixels
 SMALLEST_ROOM = 40.0  # the width and height of the smallest drawing, in pixels
 GREY, OUTLINE = "#555555", "#333333"
-DARK = 0.45  # below this luminance of what lies under it, text is white
+_DARK = 1.05**0.5 * 0.05**0.5 - 0.05  # the luminance at which black and white contrast equally
+HATCHED = 'class="against"'  # marks the lines that hatch negative relevance
+LEAST_HATCHED = 0.05  # the least |relevance| that is hatched, as a part of the scale's limit
 _BAR_HEIGHT = 12.0
 _LONGEST = 260.0  # the largest length of a colour bar, in pixels
 _SHORTEST = 0.35  # if the words leave the bar less than this part of the room, they go below it
@@ -138,7 +140,8 @@ class Frame:
             y = self._bottom - 6
             parts.append(draw_text(text, width / 2, y, size, anchor="middle", color=GREY))
         if self.has_bar:
-            parts.append(color_bar(scale, 0, self._bottom, width, picture.legend, values=values))
+            about_bar: Any = {"values": values, "hatched": HATCHED in drawing}
+            parts.append(color_bar(scale, 0, self._bottom, width, picture.legend, **about_bar))
         subtitle, key = picture.subtitle.strip(), scale.key(picture.legend)
         words = (
             f"{subtitle}." if subtitle else "",
@@ -172,6 +175,13 @@ def frame(picture: PictureOptions) -> Frame:
     return framed
 
 
+def ink_on(color: str) -> str:
+    """Return black or white, whichever contrasts more with a colour like #0a0b0c (WCAG 2.1)."""
+    parts = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return "#ffffff" if linear @ (0.2126, 0.7152, 0.0722) < _DARK else "#000000"
+
+
 def relevance_of(what: str, values: NDArray[np.float64], scale: Scale) -> str:
     """Say between which ends the relevances of some things lie, or nothing if there are none."""
     if not len(values):
@@ -194,6 +204,7 @@ def color_bar(
     legend: Sequence[str],
     *,
     values: ArrayLike = (),
+    hatched: bool = False,
 ) -> str:
     """Draw a colour bar with numbers below it and words at its ends.
 
@@ -207,6 +218,7 @@ def color_bar(
         legend: the words for negative and for positive relevance.
         values: the relevances in the picture. If any lies beyond the limit, the bar gets pointed
             ends.
+        hatched: whether negative relevance is hatched in the picture, and so in the bar.
     """
     size = 13.0 if width >= 300 else 11.0
     room = width - 2 * MARGIN
@@ -242,8 +254,43 @@ def color_bar(
         f'<path d="{outline}" fill="url(#{key})" stroke="#888888" stroke-width="0.75"'
         ' stroke-linejoin="round"/>'
     )
+    if hatched:
+        x1, x2 = left - start, left + length * scale.place(-LEAST_HATCHED * scale.limit)
+        starts = np.arange(x1, x2 - 9, 6)
+        parts.append(hatch_lines([(x, bottom, x + _BAR_HEIGHT, top) for x in starts]))
     parts.append(_ticks(scale, left, length, bottom, size - 2))
+    if scale.shared_by and beside:
+        at, shared = (x + width / 2, y + BAR_ROOM - 2), f"one scale for {scale.shared_by}"
+        parts.append(draw_text(shared, *at, size - 2, anchor="middle", color=GREY))
     return f'<g class="colour-bar">{"".join(parts)}</g>'
+
+
+def hatching(places: NDArray[np.float64], radius: float) -> str:
+    """Draw white lines across discs, which tell negative relevance from positive without colours.
+
+    The lines of all discs lie on one lattice, so that those of neighbours meet.
+
+    Args:
+        places: the centres of the discs (N, 2) in pixels.
+        radius: their radius in pixels.
+    """
+    step, turned = max(3.0, 0.3 * radius), np.array([[1, -1], [1, 1]]) / math.sqrt(2)
+    lines = []
+    for along, across in (places @ turned.T).tolist():
+        first, last = (math.ceil((across + end) / step) for end in (-radius, radius))
+        for offset in step * np.arange(first, last):
+            half = math.sqrt(max(0.0, radius**2 - (offset - across) ** 2))
+            ends = np.array([[along - half, offset], [along + half, offset]]) @ turned
+            lines.append(ends.ravel().tolist())
+    return hatch_lines(lines, 0.25 * step)
+
+
+def hatch_lines(lines: Sequence[Sequence[float]], width: float = 1.4) -> str:
+    """Draw the white lines of a hatching from (x1, y1) to (x2, y2)."""
+    if not len(lines):
+        return ""
+    path = "".join("M{} {}L{} {}".format(*map(number, line)) for line in lines)
+    return f'<path {HATCHED} d="{path}" stroke="#ffffff" stroke-width="{number(width)}"/>'
 
 
 @cache

@@ -9,10 +9,9 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite
-from .frame import DARK, OUTLINE, digest, frame, relevance_of
+from .color import PictureKeywords, PictureOptions, Scale, finite, with_picture_options
+from .frame import LEAST_HATCHED, OUTLINE, digest, frame, hatching, ink_on, relevance_of
 from .layout import laid_out_graph
-from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import draw_text, escape, fit_text, number, text_width
 
 MOST_NODES = 150  # how many nodes a picture shows, which are the most relevant of a larger graph
@@ -301,6 +300,7 @@ def nodes_svg(
             f' r="{number(radius)}" fill="{color}" stroke="{edge}" stroke-width="{number(ring)}">'
             f"<title>{escape(f'{label}: {scale.text(values[node])}')}</title></circle>"
         )
+    discs.append(hatching(points[values[shown] < -LEAST_HATCHED * scale.limit], radius))
     words = ""
     if labels:
         first = [node in ringed for node in shown.tolist()]
@@ -328,9 +328,7 @@ def _labels_svg(
     for k in order:
         x, y = points[k].tolist()
         if text_width(names[k], size) <= 1.9 * radius:
-            red, green, blue = (int(colors[k][place : place + 2], 16) / 255 for place in (1, 3, 5))
-            luminance = 0.299 * red + 0.587 * green + 0.114 * blue
-            ink = "#ffffff" if luminance < DARK else "#000000"
+            ink = ink_on(colors[k])
             words.append(draw_text(names[k], x, y + size * 0.36, size, anchor="middle", color=ink))
             continue
         text, fitted = fit_text(names[k], min(max(size, 9.0), 10.0), 90.0, smallest=8.0)

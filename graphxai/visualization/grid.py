@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, MARGIN, SVG, XLINK, color_bar, document, heading
-from .layout import flaws, laid_out
+from .frame import BAR_ROOM, HATCHED, MARGIN, SVG, XLINK, color_bar, document, heading
+from .layout import flaws, has_layout, laid_out
 from .molecule import Window, molecule_svg
 from .text import GLYPH, GLYPHS, number
 
@@ -68,7 +69,8 @@ def grid_svg(
             x += cell
         y += max(panel[2] for panel in row)
     if scale is not None:
-        body.append(color_bar(scale, 0, y, width, legend, values=values))
+        hatched = any(HATCHED in panel for panel in panels)
+        body.append(color_bar(scale, 0, y, width, legend, values=values, hatched=hatched))
         y += BAR_ROOM
     rowed = "one row" if len(rows) == 1 else f"{len(rows)} rows"
     count = f"{len(panels)} pictures in {rowed}." if len(panels) > 1 else "One picture."
@@ -174,7 +176,7 @@ def contrast_svg(
     """
     values = np.concatenate([finite(panel.relevance) for panel in panels])
     scale = Scale.chosen(scale, values, palette=palette)
-    first = laid_out(panels[0].mol)
+    first = laid_out(panels[0].mol, keep=True)
     second = aligned(panels[1].mol, first, mapping)
     points = np.concatenate([_points(first), _points(second)])
     left, bottom = (points.min(0) - _AIR).tolist()
@@ -237,6 +239,102 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     for atom, (x, y) in enumerate(points.tolist()):
         conformer.SetAtomPosition(atom, (x, y, 0.0))
     return free
+
+
+SMALLEST_CORE = 6  # atoms of a core by which a series is aligned
+_LEAST_CORE = 1 / 3  # of the median molecule of a series, unless it is a common scaffold
+_MOST_SEARCHED = 100  # molecules in which the maximum common core is searched
+_MOST_SCAFFOLDS = 20
+
+
+def aligned_series(mols: Sequence[Mol], core: str | None = None) -> list[Mol]:
+    """Return copies of molecules with 2D coordinates, in which a common core is drawn alike.
+
+    The core is the maximum common substructure. If it is small, molecules with one scaffold
+    (Bemis 1996) are drawn alike. Molecules that come with 2D coordinates keep these.
+
+    Args:
+        mols: the molecules.
+        core: the SMARTS of the core. Molecules that have it are aligned even if they come with
+            coordinates.
+
+    Raises:
+        ValueError: the core cannot be read, or no molecule has it.
+    """
+    from rdkit import Chem
+
+    placed: list[Any] = [laid_out(mol, keep=True) for mol in mols]
+    kept = [core is None and has_layout(mol) for mol in mols]
+    if core is None:
+        patterns = _cores(placed)
+    elif (pattern := Chem.MolFromSmarts(core)) is None or not pattern.GetNumAtoms():
+        raise ValueError(f"{core[:80]!r} is not a core that RDKit can read.")
+    else:
+        patterns = [pattern]
+    open_places = set(range(len(mols)))
+    for pattern in patterns:
+        members = [k for k in sorted(open_places) if placed[k].HasSubstructMatch(pattern)]
+        open_places -= set(members)
+        if core is not None and not members:
+            raise ValueError(f"no molecule has the core {core[:80]}.")
+        first = next((k for k in members if has_layout(mols[k])), members[0] if members else 0)
+        there = placed[first].GetSubstructMatch(pattern)
+        for k in members:
+            if k != first and not kept[k]:
+                placed[k] = _with_core_at(placed[k], pattern, placed[first], there)
+    return placed
+
+
+def _with_core_at(mol: Mol, pattern: Mol, reference: Mol, there: Sequence[int]) -> Mol:
+    """Return a copy with its core where that of the reference is, and the rest laid out around it.
+
+    Of several ways to match a symmetric core, that with most substituents in the same places wins.
+    """
+    from rdkit import Chem
+    from rdkit.Chem import rdDepictor
+
+    def alike(here: Iterable[Any]) -> int:
+        return sum(
+            mol.GetAtomWithIdx(i).GetDegree() == reference.GetAtomWithIdx(j).GetDegree()
+            for i, j in zip(here, there, strict=True)
+        )
+
+    ways = mol.GetSubstructMatches(pattern, uniquify=False, maxMatches=64)
+    pairs = list(zip(there, max(ways, key=alike), strict=True))
+    copy = Chem.Mol(mol)
+    rdDepictor.GenerateDepictionMatching2DStructure(copy, reference, pairs)
+    return copy
+
+
+def _cores(mols: Sequence[Mol]) -> list[Mol]:
+    """Return the patterns of the maximum common core, or of the scaffolds of three or more."""
+    from rdkit import Chem
+    from rdkit.Chem import rdFMCS
+
+    if len(mols) < 2:
+        return []
+    some = list(mols[:_MOST_SEARCHED])
+    alike: dict[str, Any] = {"ringMatchesRingOnly": True, "completeRingsOnly": True}
+    search = rdFMCS.FindMCS(some, timeout=10, bondCompare=rdFMCS.BondCompare.CompareOrder, **alike)
+    least = _LEAST_CORE * sorted(mol.GetNumHeavyAtoms() for mol in some)[len(some) // 2]
+    if search.numAtoms >= max(SMALLEST_CORE, least) and not search.canceled:
+        return [Chem.MolFromSmarts(search.smartsString)]
+    common = Counter(filter(None, map(scaffold, mols))).most_common(_MOST_SCAFFOLDS)
+    patterns = [(text, mol) for text, _ in common if (mol := Chem.MolFromSmiles(text))]
+    members = {smiles: sum(m.HasSubstructMatch(p) for m in mols) for smiles, p in patterns}
+    # a large core says more than a single ring that many molecules have
+    patterns.sort(key=lambda each: (-members[each[0]] * (each[1].GetNumAtoms() - 5), each[0]))
+    return [pattern for smiles, pattern in patterns if members[smiles] > 2]
+
+
+def scaffold(mol: Mol) -> str:
+    """Return the SMILES of a molecule's ring systems and what links them (Bemis 1996)."""
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    try:
+        return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol))
+    except (ValueError, RuntimeError):  # RDKit cannot make one of each molecule
+        return ""
 
 
 def _superposed(

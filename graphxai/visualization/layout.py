@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_RING = 28  # atoms; CoordGen takes .1 s for a ring of 30, 3 s for 34, minutes for 37
 MAX_UNTANGLED = 200  # atoms; CoordGen takes seconds for larger molecules
+_BOND = 1.5  # the length of a bond in RDKit's layouts, in Angstrom
+_ALIKE = 0.1  # bonds that differ by less than this part are not scaled
 _CLOSE = 0.65  # below this part of a bond length, unbonded atoms look like one
 
 
@@ -47,8 +49,8 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
     for atom in atoms_of(copy):
         if not atom.GetDegree():  # with a tag such as @SP3, RDKit would end the process
             atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
-    if keep and copy.GetNumConformers() and not copy.GetConformer().Is3D():
-        return copy
+    if keep and has_layout(copy):
+        return _scaled(copy)
     rdDepictor.Compute2DCoords(
         copy, canonOrient=True, clearConfs=True, useRingTemplates=True, forceRDKit=True
     )
@@ -59,9 +61,30 @@ def laid_out(mol: Mol, *, keep: bool = False) -> Mol:
         rdCoordGen.AddCoords(untangled)
         if flaws(untangled) < crowding:
             copy = untangled
-    rdDepictor.NormalizeDepiction(copy)
-    rdDepictor.StraightenDepiction(copy)
+    if copy.GetNumHeavyAtoms():  # RDKit normalises by them, and hydrogen would get no places
+        rdDepictor.NormalizeDepiction(copy)
+        rdDepictor.StraightenDepiction(copy)
     return copy
+
+
+def has_layout(mol: Mol) -> bool:
+    """Return whether a molecule has 2D coordinates that can be drawn: flat, and not all alike."""
+    if not mol.GetNumConformers():
+        return False
+    points = np.asarray(mol.GetConformer().GetPositions())
+    is_flat = np.isfinite(points).all() and not points[:, 2].any()
+    return bool(is_flat) and (len(points) < 2 or bool(bond_length(bonded(mol), points[:, :2])))
+
+
+def _scaled(mol: Mol) -> Mol:
+    """Bring 2D coordinates to the bond length of RDKit."""
+    conformer = mol.GetConformer()
+    points = np.asarray(conformer.GetPositions())
+    length = bond_length(bonded(mol), points[:, :2]) or _BOND
+    conformer.Set3D(False)
+    if abs(length / _BOND - 1) > _ALIKE:
+        conformer.SetPositions(points * _BOND / length)
+    return mol
 
 
 def layout_note(mol: Mol) -> str:
@@ -287,3 +310,24 @@ def _skeleton(mol: Mol) -> Mol:
     bare.UpdatePropertyCache(strict=False)
     Chem.FastFindRings(bare)
     return bare
+
+
+def free_place(
+    fragment_points: NDArray[np.float64],
+    centres: list[NDArray[np.float64]],
+    taken: NDArray[np.float64],
+    bond_px: float,
+    room: tuple[float, float],
+    margin: float,
+) -> NDArray[np.float64]:
+    """Return the place farthest from all that is drawn, in a ring's centre or around an atom."""
+    angles = np.arange(16) * np.pi / 8
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
+    around = (fragment_points[:, None] + circle).reshape(-1, 2)
+    candidates = np.vstack([*(centre[None] for centre in centres), around])
+    low, high = np.array([margin, margin]), np.array(room) - margin
+    clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
+    clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
+    enough = np.minimum(clearance, 0.8 * bond_px)  # with this much room, a ring's centre wins
+    freest: NDArray[np.float64] = candidates[int(enough.argmax())]
+    return freest

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite
-from .frame import OUTLINE, digest, frame, relevance_of
+from .color import PictureKeywords, PictureOptions, Scale, finite, with_picture_options
+from .frame import LEAST_HATCHED, OUTLINE, digest, frame, hatching, relevance_of
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
-from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import escape, number, numbers
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def molecule_svg(
     relevance: ArrayLike,
     *,
     atom_numbers: bool | Sequence[int] = False,
-    keep_layout: bool = False,
+    keep_layout: bool = True,
     outlined: Collection[int] = (),
     window: Window | None = None,
     bond_relevance: ArrayLike | None = None,
@@ -62,7 +61,8 @@ def molecule_svg(
         relevance: one number per atom of `mol`, including explicit hydrogens (N,).
         atom_numbers: whether to write each atom's number beside it, counted from 0 as in tables, or
             the numbers to write.
-        keep_layout: whether to use the 2D coordinates of `mol`, for instance in an aligned series.
+        keep_layout: whether to use the 2D coordinates of `mol` if it has any, such as those of an
+            SD file.
         outlined: the atoms with a dark contour. Bonded atoms share one contour.
         window: the part of the 2D coordinates to show, by default the whole molecule. Pictures with
             the same window and `keep_layout` have their atoms in the same places.
@@ -113,7 +113,7 @@ def framed(
     picture: PictureOptions,
     *,
     atom_numbers: bool | Sequence[int] = False,
-    keep_layout: bool = False,
+    keep_layout: bool = True,
     window: Window | None = None,
     of: str = "atoms",
 ) -> str:
@@ -149,7 +149,7 @@ def _shape(values: NDArray[np.float64]) -> str:
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
     """Return the plain drawing as SVG, the atoms' places (N, 2) and the bond length in pixels."""
-    return _draw(_prepared(mol, keep_layout=False), room, atom_numbers=False, window=None)
+    return _draw(_prepared(mol, keep_layout=True), room, atom_numbers=False, window=None)
 
 
 def _prepared(mol: Mol, keep_layout: bool) -> Mol:
@@ -165,14 +165,6 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
     return copy
 
 
-def _numbered(mol: Mol, numbers: Sequence[int]) -> Mol:
-    """Return a copy in which a number is written beside each atom."""
-    copy = type(mol)(mol)
-    for atom, written in zip(copy.GetAtoms(), numbers, strict=True):
-        atom.SetProp("atomNote", str(written))
-    return copy
-
-
 def _draw(
     mol: Mol,
     room: tuple[float, float],
@@ -184,7 +176,9 @@ def _draw(
     from rdkit.Chem.Draw import rdMolDraw2D
 
     if not isinstance(atom_numbers, bool):
-        mol = _numbered(mol, atom_numbers)
+        mol = type(mol)(mol)
+        for atom, written in zip(mol.GetAtoms(), atom_numbers, strict=True):
+            atom.SetProp("atomNote", str(written))
 
     def draw(line: float) -> rdMolDraw2D.MolDraw2DSVG:
         drawer = rdMolDraw2D.MolDraw2DSVG(int(room[0]), int(room[1]))
@@ -224,16 +218,12 @@ def _draw(
     body = drawer.GetDrawingText().split(_END_OF_HEADER)[1].rsplit("</svg>", 1)[0]
     for default, shortened in (*_INITIAL, (f"width:{first}px", f"width:{line}px")):
         body = body.replace(default, shortened)
-    return _STYLE.sub(_attributes, body).strip(), points, bond
 
+    def attributes(style: re.Match[str]) -> str:  # which mail and notebooks on web sites keep
+        declared = (each.partition(":") for each in style[1].split(";") if each)
+        return "".join(f" {name}='{value}'" for name, _, value in declared)
 
-def _attributes(style: re.Match[str]) -> str:
-    """Return the declarations of a style as attributes.
-
-    Web sites that show notebooks and mail remove styles, and lines without one are not drawn.
-    """
-    declared = (each.partition(":") for each in style[1].split(";") if each)
-    return "".join(f" {name}='{value}'" for name, _, value in declared)
+    return _STYLE.sub(attributes, body).strip(), points, bond
 
 
 def _line_width(bond: float) -> float:
@@ -289,13 +279,6 @@ def _contour(
     return f'<g class="outline">{"".join(parts)}</g>'
 
 
-def _end_of_band(scale: Scale, of_bonds: NDArray[np.float64] | None, index: int) -> str:
-    """Return the end of a bond's element, with its relevance as a tooltip if it has any."""
-    if of_bonds is None:
-        return "/>"
-    return f"><title>{escape(f'bond {index}: {scale.text(float(of_bonds[index]))}')}</title></path>"
-
-
 def _highlights(
     mol: Mol,
     values: NDArray[np.float64],
@@ -334,11 +317,16 @@ def _highlights(
             f'<stop offset="{far}%" stop-color="{colors[j]}"/></linearGradient>'
         )
         a, b, c, d, e, f, g, h = shape
+        tail = "/>"
+        if of_bonds is not None:
+            note = escape(f"bond {index}: {scale.text(float(of_bonds[index]))}")
+            tail = f"><title>{note}</title></path>"
         bands.append(
             f'<path data-bond="{index}" data-color="{mean}" d="M{a} {b}L{c} {d}L{e} {f}L{g} {h}Z"'
-            f' fill="url(#{name})"{_end_of_band(scale, of_bonds, index)}'
+            f' fill="url(#{name})"{tail}'
         )
     radius = number(bond_px * _ATOM_RADIUS)
+    negative = values < -LEAST_HATCHED * scale.limit
     labels = [
         f"{atom.GetSymbol()} {index}: {scale.text(value)}"
         for index, (atom, value) in enumerate(zip(atoms_of(mol), values.tolist(), strict=True))
@@ -351,5 +339,5 @@ def _highlights(
         )
     return (
         f'<defs>{"".join(gradients)}</defs><g class="relevance">{"".join(bands)}'
-        f"{''.join(discs)}</g>"
+        f"{''.join(discs)}{hatching(points[negative], bond_px * _ATOM_RADIUS)}</g>"
     )

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite, signed
+from .color import PictureKeywords, PictureOptions, Scale, finite, signed, with_picture_options
 from .curves import new_figure
 from .graph import ARC, GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
 from .molecule import Window, framed
-from .picture import PictureKeywords, PictureOptions, with_picture_options
 from .text import escape, number
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def pairs_svg(
     pairs: Sequence[Pair],
     *,
     atom_numbers: bool | Sequence[int] = False,
-    keep_layout: bool = False,
+    keep_layout: bool = True,
     window: Window | None = None,
     **options: Unpack[PictureKeywords],
 ) -> str:
@@ -202,13 +201,9 @@ def _ring(atom: int, value: float, at: NDArray[np.float64], bond: float, scale: 
     x, y = at
     return (
         f'<circle data-read="{atom}" cx="{number(x)}" cy="{number(y)}" r="{number(_RING * bond)}"'
-        f" {_stroke(value, bond, scale)}>"
+        f' stroke="{scale.hex(value)[0]}" stroke-width="{number(_width(value, bond, scale))}">'
         f"<title>{escape(f'graph token and {atom}: {signed(value)}')}</title></circle>"
     )
-
-
-def _stroke(value: float, bond: float, scale: Scale) -> str:
-    return f'stroke="{scale.hex(value)[0]}" stroke-width="{number(_width(value, bond, scale))}"'
 
 
 def _width(value: float, bond: float, scale: Scale) -> float:

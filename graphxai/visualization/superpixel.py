@@ -1,25 +1,25 @@
-"""Draw an image with its superpixels, or a text with its tokens, coloured by relevance."""
+"""Draw an image with its superpixels, coloured by relevance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import Scale, finite
-from .frame import BAR_ROOM, DARK, MARGIN, document, frame, heading, relevance_of, too_small
+from .frame import BAR_ROOM, HATCHED, LEAST_HATCHED, MARGIN, document, hatch_lines, heading
 from .frame import color_bar as _color_bar
-from .picture import PictureKeywords, PictureOptions, with_picture_options
-from .text import draw_text, escape, fit_text, number, text_width
+from .text import draw_text, escape, fit_text, number
 
 FloatArray = NDArray[np.float64]
 
 _CAPTION = 24.0  # the space above a panel for its name, in pixels
 _GAP = 20.0  # the space between panels, in pixels
 _BELOW = 6.0  # the space below a panel, in pixels
+_APART = 7.0  # the least distance between two lines of a hatching along a row, in pixels
 
 
 def superpixel_svg(
@@ -38,8 +38,8 @@ def superpixel_svg(
 ) -> str:
     """Draw an image with its segments as SVG, and beside it the relevance of each segment.
 
-    A segment is filled with exactly the colour of its relevance. The outline of the bright part of
-    the image is drawn on top in black.
+    A segment is filled with exactly the colour of its relevance, and hatched if that is negative.
+    The outline of the bright part of the image is drawn on top in black.
 
     Args:
         image: grey levels in [0, 1] (H, W).
@@ -71,7 +71,9 @@ def superpixel_svg(
         parts.append(_at(left + position * (picture.width + _GAP), y, panel))
     y += picture.height + _BELOW
     if color_bar:
-        parts.append(_color_bar(scale, 0, y, width, legend, values=values))
+        parts.append(
+            _color_bar(scale, 0, y, width, legend, values=values, hatched=HATCHED in panels[-1])
+        )
         y += BAR_ROOM
     return document(
         width,
@@ -141,12 +143,14 @@ def superpixel_row_svg(
     y += picture.height + _BELOW
     if one_bar:
         every = np.concatenate(list(values.values()))
-        parts.append(_color_bar(scales[0], 0, y, width, legends[0], values=every))
+        hatched = any(HATCHED in panel for _, panel in panels)
+        parts.append(_color_bar(scales[0], 0, y, width, legends[0], values=every, hatched=hatched))
     else:
         bars = zip(values.values(), scales, legends, strict=True)
         for position, (array, method_scale, ends) in enumerate(bars):
             x = MARGIN + (position + 2) * (picture.width + _GAP) - _GAP / 2
-            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, ends, values=array))
+            about: Any = {"values": array, "hatched": HATCHED in panels[position + 2][1]}
+            parts.append(_color_bar(method_scale, x, y, picture.width + _GAP, ends, **about))
     return document(
         width,
         y + (BAR_ROOM if values else MARGIN - _BELOW),
@@ -255,8 +259,20 @@ class _SuperpixelImage:
         notes = {
             segment: f"superpixel {segment}: {scale.text(values[segment])}" for segment in fills
         }
-        body = _runs(self.segments, fills, notes)
+        body = _runs(self.segments, fills, notes) + self._hatching(values, scale)
         return self._scaled(body + self._boundaries("#b8b8b8", 0.6) + self._outline())
+
+    def _hatching(self, values: NDArray[np.float64], scale: Scale) -> str:
+        """Return white lines across segments of negative relevance, on the diagonals of pixels."""
+        y, x = np.nonzero(values[self.segments] < -LEAST_HATCHED * scale.limit)
+        on_line = (x + y) % max(1, round(_APART / self.zoom)) == 0
+        corner = np.stack([x, y, x, y], axis=1)[on_line]
+        many = max(1, round(self.zoom / _APART))  # lines across a large pixel
+        ends = []
+        for at in np.arange(1, 2 * many) / many:
+            near, far = max(0.0, at - 1), min(1.0, at)
+            ends += (corner + np.array([near, far, far, near])).tolist()
+        return hatch_lines(ends, 1.4 / self.zoom)
 
     def _scaled(self, body: str) -> str:
         rows, columns = self.grey.shape
@@ -348,89 +364,3 @@ def _description(
             f" colour at {scale.limit:.3g}."
         )
     return " ".join(words)
-
-
-_LARGEST, _SMALLEST = 20.0, 8.0  # the limits of the font size, in pixels
-_PAD, _SPACE, _LINE = 0.3, 0.25, 1.9  # around a token, between tokens, and of a line, in font sizes
-
-
-DEFAULTS = PictureOptions(height=260)
-
-
-@with_picture_options(DEFAULTS)
-def tokens_svg(
-    relevance: ArrayLike, *, words: Sequence[str] = (), **options: Unpack[PictureKeywords]
-) -> str:
-    """Draw tokens as SVG, one after another as in a text, coloured by signed relevance.
-
-    Args:
-        relevance: one number per token (N,).
-        words: the text of each token. By default it is the token's number, counted from 0.
-        options: the words, size and colours of the picture.
-
-    Raises:
-        ValueError: the numbers of tokens and words differ, or the picture is too small for them.
-    """
-    picture = DEFAULTS.changed(**options)
-    values = finite(relevance)
-    texts = [str(word) for word in words] or [str(k) for k in range(len(values))]
-    if values.shape != (len(texts),):
-        raise ValueError(f"{len(texts)} words do not fit the relevance of {values.size} tokens.")
-    scale = picture.scale_for(values)
-    surroundings = frame(picture)
-    room = surroundings.room
-    size = _LARGEST
-    while (lines := _lines(texts, size, room[0])) * _LINE * size > room[1]:
-        size -= 1.0
-        if size < _SMALLEST:
-            needed = _lines(texts, _SMALLEST, room[0]) * _LINE * _SMALLEST
-            least = (picture.width, picture.height - room[1] + needed)
-            raise too_small((picture.width, picture.height), least)
-    top = (room[1] - lines * _LINE * size) / 2
-    drawing = _drawn(texts, values, scale, size, room[0], top)
-    about = relevance_of("tokens", values, scale)
-    return surroundings.svg(drawing, scale, values, "Tokens coloured by relevance", about)
-
-
-def _places(texts: Sequence[str], size: float, room: float) -> list[tuple[float, int, float]]:
-    """Return where each token begins, its line, and its width, in pixels."""
-    places: list[tuple[float, int, float]] = []
-    x, line = 0.0, 0
-    for text in texts:
-        width = min(text_width(text, size) + 2 * _PAD * size, room)
-        if x and x + width > room:
-            x, line = 0.0, line + 1
-        places.append((x, line, width))
-        x += width + _SPACE * size
-    return places
-
-
-def _lines(texts: Sequence[str], size: float, room: float) -> int:
-    """Return how many lines the tokens take."""
-    return max((line for _, line, _ in _places(texts, size, room)), default=0) + 1
-
-
-def _drawn(
-    texts: Sequence[str],
-    values: NDArray[np.float64],
-    scale: Scale,
-    size: float,
-    room: float,
-    top: float,
-) -> str:
-    """Draw the tokens, each on a box of its colour."""
-    parts = []
-    luminance = scale.rgb(values) @ np.array([0.2126, 0.7152, 0.0722])
-    colors, places = scale.hex(values), _places(texts, size, room)
-    tokens = zip(texts, values, colors, luminance, places, strict=True)
-    for text, value, color, light, (x, line, width) in tokens:
-        y = top + line * _LINE * size
-        fitted, font = fit_text(text, size, width - 2 * _PAD * size, smallest=_SMALLEST)
-        ink = "#ffffff" if light < DARK else "#000000"
-        words = draw_text(fitted, x + width / 2, y + 1.2 * size, font, anchor="middle", color=ink)
-        parts.append(
-            f'<g class="token"><title>{escape(f"{text}: {scale.text(value)}")}</title>'
-            f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}"'
-            f' height="{number(1.7 * size)}" rx="3" fill="{color}"/>{words}</g>'
-        )
-    return "".join(parts)

@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from graphxai.engine.request import NodeLayout
-from graphxai.engine.session import intercepted
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # loaded on first use, because PyG takes longer to import than torch
+    from graphxai.engine.request import NodeLayout
+    from graphxai.engine.session import intercepted
+
     from .wrapped import WrappedModel
     from .wrapping import wrap
 

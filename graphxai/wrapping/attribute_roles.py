@@ -24,6 +24,7 @@ NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups. The name of an i
 EVIDENCE = 64  # how many graphs decide what an attribute belongs to
 
 OF_NODES = {"x", "mask", "pos", "z", "batch", "pe", "node", "feat", "tf", "id", "degree", "deg"}
+OF_EDGES = {"bond", "bonds", "link", "links", "relation", "relations"}
 OF_GRAPHS = {"y", "u", "graph", "global", "target", "label"}
 OF_PAIRS = {"adj", "adjacency", "bias", "dist", "distance", "distances", "matrix", "spd", "path"}
 OF_PAIRS |= {"paths", "attn", "attention", "sim", "kernel", "rel", "spatial", "laplacian", "lap"}
@@ -66,7 +67,7 @@ def attribute_roles(
     if doubts:
         text = "; ".join(f"{key}: {doubt}" for key, doubt in sorted(doubts.items()))
         warn(
-            "when nodes are hidden, the attributes of a graph are cut to match. For some attributes"
+            "when nodes or edges are hidden, a graph's attributes are cut to match. For some"
             f" it is uncertain what they belong to: {text}.",
             stacklevel=4,
         )
@@ -158,10 +159,12 @@ def _group(key: str, lengths: list[int], counts: Mapping[str, list[int]]) -> tup
         return alike[0], ""
     if one_each and words & OF_GRAPHS:
         return None, ""
-    if EDGES in fitting and "edge" in key:  # PyG decides in the same way
+    if EDGES in fitting and ("edge" in key or words & OF_EDGES):  # as PyG does for "edge"
         return EDGES, ""
     if NODES in fitting and words & OF_NODES:
         return NODES, ""
+    if one_each and NODES not in fitting:
+        return None, ""  # a number of the graph, whose graphs happen to have one edge or index each
     chosen = NODES if NODES in fitting else fitting[0]
     others = [group for group in fitting if group != chosen] + ["the graph"] * one_each
     return chosen, f"as long as {' and '.join([chosen, *others])}; it is cut with {chosen}"

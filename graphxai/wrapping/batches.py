@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.structure import IntArray, shortest_paths
 from graphxai.engine.request import NodeLayout
 
@@ -21,6 +22,7 @@ from .subgraphs import restricted, same_without_nodes
 
 # Attributes that do not count as further inputs.
 TYPES = {"node_type", "edge_type"}  # numbers that graphxai adds to a heterogeneous graph
+ENTRIES, LAYOUT = "_entry_index", "_layout"  # of the indices and the layout of a sparse matrix
 NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
 
 
@@ -40,6 +42,7 @@ class WrappedBatch:
         singles: the graphs one by one.
         leaves: the attributes of the graphs that are explained, as tensors that require a
             gradient.
+        message_layers: how many layers pass messages one after another, if edges are explained.
     """
 
     mask: Tensor
@@ -51,6 +54,7 @@ class WrappedBatch:
     readout: Tensor | None = None
     singles: tuple[Data, ...] = ()
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
+    message_layers: int = 1
 
     def __post_init__(self) -> None:
         if self.readout is None and not self.has_graph_token:
@@ -133,26 +137,38 @@ class WrappedBatch:
         named = [key for key in inputs if "schema" not in graphs or key not in TYPES]
         for name in names:
             if name not in inputs:
-                shapley = (
-                    " Edges without attributes have values by `edge_shapley`, as the guides say."
-                )
-                raise ValueError(
-                    f"the graphs have no input {name!r}; beside x they have"
-                    f" {', '.join(named) or 'none'}.{shapley if name == 'edge_attr' else ''}"
-                )
-            if graphs[name].layout != torch.strided:
-                raise ValueError(
-                    f"{name} is a sparse tensor, whose entries get no relevance: give the edges"
-                    " their weights in an attribute with a row per edge, and explain that one."
-                )
+                beside = f"beside x they have {', '.join(named) or 'none'}"
+                raise ValueError(f"the graphs have no input {name!r}; {beside}.")
             if not (codes or is_real(graphs[name])):
                 raise ValueError(
                     f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"
                     " by LRP or Gradient x Input."
                 )
+        if "edge_attr" in names and EDGE_GATES in names and "schema" in graphs:
+            raise ValueError(
+                "edge_attr and edge_index of a heterogeneous graph both have relevance by the types"
+                " of edges: ask for one at a time."
+            )
+        if sparse := [name for name in names if graphs[name].layout != torch.strided]:
+            opened = collate_graphs([_opened(graph, sparse) for graph in self.examples()])
+            plain = replace(self, graphs=opened.graphs, singles=opened.singles)
+            return plain.with_leaves(names, codes)
         leaves = {name: self._leaf(graphs[name]) for name in names}
         real = {name: leaf for name, leaf in leaves.items() if is_real(graphs[name])}
         return replace(self.with_values(real), leaves=leaves)
+
+    def with_edge_gates(self) -> "WrappedBatch":
+        """Return the batch with zeros (E,) that add to the gates of 1 at the messages of edges.
+
+        Raises ValueError if the graphs have no `edge_index`.
+        """
+        if self.graphs is None or self.graphs.get("edge_index") is None:
+            raise ValueError("the graphs have no edge_index, whose edges could get relevance.")
+        gated = [copy(graph) for graph in self.examples()]
+        for graph in gated:
+            graph[EDGE_GATES] = graph.x.new_zeros(graph.edge_index.shape[1], dtype=torch.float)
+        batch = collate_graphs(gated, self.mask.shape[1])
+        return replace(self, graphs=batch.graphs, singles=batch.singles)
 
     def _leaf(self, values: Tensor) -> Tensor:
         real = is_real(values)
@@ -284,6 +300,34 @@ def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatc
     x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
     x[mask] = batch.x.detach()
     return WrappedBatch(mask, x, num_nodes, graphs=batch, singles=tuple(graphs))
+
+
+def _opened(graph: Data, names: list[str]) -> Data:
+    """Replace sparse matrices (n, n) of a graph by their values, in the order of rows, and indices.
+
+    Their relevance is that of the values. `closed` makes matrices of them again.
+    """
+    opened = copy(graph)
+    for name in names:
+        matrix = graph[name].to_sparse_coo().coalesce()
+        if list(matrix.shape) != [graph.num_nodes] * 2:
+            raise ValueError(
+                f"{name} is a sparse tensor of shape {tuple(matrix.shape)}, whose entries get no"
+                f" relevance: only matrices over the {graph.num_nodes} nodes do."
+            )
+        opened[name], opened[name + ENTRIES] = matrix.values(), matrix.indices()
+        opened[name + LAYOUT] = graph[name].layout
+    return opened
+
+
+def closed(graphs: Any) -> Any:
+    """Make sparse matrices of the values that `_opened` took out, in place."""
+    for key in [key for key in graphs.keys() if key.endswith(ENTRIES)]:  # noqa: SIM118
+        name = key.removesuffix(ENTRIES)
+        size, layout = (graphs.num_nodes, graphs.num_nodes), graphs[name + LAYOUT][0]
+        matrix = torch.sparse_coo_tensor(graphs[key], graphs[name], size, is_coalesced=True)
+        graphs[name] = matrix if layout == torch.sparse_coo else matrix.to_sparse(layout=layout)
+    return graphs
 
 
 def _with_common_attributes(graphs: list[Data]) -> list[Data]:

@@ -1,7 +1,7 @@
 """Call a wrapped module, and prepare its inputs, as the settings of `wrap` say."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.tasks import TaskSet
 from graphxai.engine.fused import uncompiled
 from graphxai.rules.conservative import Rules
@@ -18,7 +19,7 @@ from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.device import users_default_device
 from graphxai.wrapping.ties import shared_ties
 
-from .batches import WrappedBatch, is_real
+from .batches import WrappedBatch, closed, is_real
 from .calling import (
     Forward,
     answer_of,
@@ -31,6 +32,7 @@ from .calling import (
 )
 from .heterogeneous import SCHEMA, as_typed
 from .lookups import Hook, codes_of
+from .messages import gated_messages
 from .reading import Tokens
 
 
@@ -96,9 +98,19 @@ class CallSettings:
                 assert rows is not None
                 # a model may write over its input
                 graphs.x = rows.clone() if is_real(graphs.x) else codes_of(rows, graphs.x)
+            graphs = closed(graphs)
             run_graphs = self.forward or call_with_graphs
-            inputs = as_typed(graphs) if SCHEMA in graphs else graphs
-            with without_fused_attention(module), shared_ties(module), users_default_device():
+            gates = graphs.get(EDGE_GATES)
+            gated = (
+                nullcontext() if gates is None else gated_messages(module, graphs.edge_index, gates)
+            )
+            with (
+                without_fused_attention(module),
+                shared_ties(module),
+                users_default_device(),
+                gated,
+            ):
+                inputs = as_typed(graphs) if SCHEMA in graphs else graphs
                 names = None if self.forward else attributes_read(module)
                 answer = answer_of(run_graphs, module, inputs)
             return as_outputs(answer, size, columns, graphs, names)

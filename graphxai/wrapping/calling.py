@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 from torch_geometric.data import Batch, HeteroData
 from torch_geometric.nn import Sequential
 
@@ -114,7 +114,7 @@ def answer_of(run: Forward, module: nn.Module, inputs: Any) -> Any:
         layers = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
         if torch.is_grad_enabled() or not any(isinstance(m, layers) for m in module.modules()):
             raise
-    with TorchFunctionMode():  # layers use no kernel while one is active
+    with BaseTorchFunctionMode():  # layers use no kernel while one is active
         return run(module, inputs)
 
 

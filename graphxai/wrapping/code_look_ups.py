@@ -28,8 +28,11 @@ _CASTS = "to long int short type type_as cpu cuda float double half bfloat16"
 _ONE_TO_ONE = """
     add add_ radd sub sub_ rsub mul mul_ rmul clamp clamp_ clamp_min clamp_max minimum maximum
     remainder mod fmod floor_divide floordiv where abs masked_fill masked_fill_"""
-# names of functions by what they do to entries
-MOVES, CASTS, ONE_TO_ONE = map(frozenset, map(str.split, (_MOVES, _CASTS, _ONE_TO_ONE)))
+_SHAPES = "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty"
+# names of functions by what they do to entries; of some, only the shape matters
+MOVES, CASTS, ONE_TO_ONE, SHAPES = (
+    frozenset(names.split()) for names in (_MOVES, _CASTS, _ONE_TO_ONE, _SHAPES)
+)
 PRODUCTS = frozenset(("matmul", "mm", "linear"))
 
 # Returns the rows to put in place of those looked up (..., *row), given the name of the weights, or
@@ -64,7 +67,8 @@ class CodeLookUps(TorchFunctionMode):
         out = func(*args, **kwargs)
         if (looked_up := self._looked_up(name, tensors, args, out)) is not None:
             return looked_up
-        if any(id(tensor) in self._cells or id(tensor) in self._one_hot for tensor in tensors):
+        follows = (id(tensor) in self._cells or id(tensor) in self._one_hot for tensor in tensors)
+        if name not in SHAPES and any(follows):
             self._follow(name, func, tensors, args, kwargs, out)
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
         if isinstance(out, Tensor) and floats and all(map(self._is_table, floats)):

@@ -24,6 +24,7 @@ from graphxai.engine.request import OneGraphAtATime
 from .batches import WrappedBatch
 from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
 from .lookups import (
+    IN_PARTS,
     NodePlaces,
     codes_carry_no_gradient,
     embeddings_in,
@@ -79,7 +80,7 @@ class LookedUpInParts(OneGraphAtATime):
     """An embedding looks up the nodes of a batch in parts, so that its rows cannot be replaced."""
 
     def __init__(self, model: Wrapped, batch: WrappedBatch) -> None:
-        super().__init__(model, batch)
+        super().__init__(model, batch, IN_PARTS)
         names = " and ".join(model.settings.embedding)
         self.args = (
             f"{names} in {type(model.module).__name__} looks up the nodes of {len(batch)} graphs in"

@@ -1,4 +1,4 @@
-"""Explain estimators such as scikit-learn's, which predict from features of whole molecules.
+"""Explain estimators such as scikit-learn's, and functions of a SMILES, which see whole molecules.
 
 Such a model has no atoms inside, and no gradient. Atoms are hidden in the molecule instead: each
 becomes a dummy atom without charge, hydrogens or chirality, whose bonds stay, and the features are
@@ -30,6 +30,31 @@ def is_estimator(model: object) -> bool:
     return not isinstance(model, nn.Module) and all(
         callable(getattr(model, method, None)) for method in ("fit", "predict")
     )
+
+
+class FunctionOfSmiles:
+    """A function of a SMILES as an estimator, which predicts values, or probabilities of classes.
+
+    Args:
+        function: returns a number, or several, for a SMILES. For classes they are the probability
+            of the second class, or that of each.
+        classes: the names of the classes; empty for values.
+    """
+
+    def __init__(self, function: Callable[[str], Any], classes: tuple[str, ...]) -> None:
+        self.function, self.classes_ = function, classes
+        if classes:
+            self.predict_proba = self._probabilities
+
+    def predict(self, smiles: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the numbers (n, k) for molecules."""
+        rows = [np.asarray(self.function(each), np.float64).reshape(-1) for each in smiles]
+        return np.stack(rows)
+
+    def _probabilities(self, smiles: Sequence[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the probability of each class (n, classes)."""
+        shares = self.predict(smiles)
+        return np.concatenate([1 - shares, shares], 1) if shares.shape[1] == 1 else shares
 
 
 class MaskedMolecules(nn.Module):
@@ -128,6 +153,19 @@ def wrap_estimator(
     settings = CallSettings(featurize=graph_of, has_gradients=False)
     config = WrappedConfig(tasks, reads="molecules")
     return WrappedModel(module, config, settings, name or type(estimator).__name__)
+
+
+def wrap_function(
+    function: Callable[[Any], Any],
+    tasks: tuple[Task, ...],
+    featurize: Featurize | None,
+    name: str | None,
+) -> WrappedModel:
+    """Return a model that explains a function of a SMILES, or of features, by hiding atoms."""
+    classes = tasks[0].classes if len(tasks) == 1 else ()
+    estimator = FunctionOfSmiles(function, tuple(classes))
+    name = name or getattr(function, "__name__", type(function).__name__)
+    return wrap_estimator(estimator, tasks, None, (), featurize or Chem.MolToSmiles, name)
 
 
 def _tasks_of(

@@ -110,6 +110,14 @@ def as_typed(graphs: Any) -> HeteroData:
     return by_type
 
 
+def numbers_of_types(batch: Any, keep: Tensor) -> Tensor:
+    """Return how many types of nodes (B,) each graph of a batch keeps, with nodes keep (B, N)."""
+    codes = torch.zeros_like(batch.mask, dtype=torch.long)
+    if "node_type" in batch.graphs:
+        codes[batch.mask] = batch.graphs.node_type
+    return (F.one_hot(codes).bool() & (batch.mask & keep)[..., None]).any(1).sum(-1)
+
+
 def nodes_by_type(graph: Any) -> dict[str, Any] | None:
     """Return the numbers of the nodes of each type as arrays, or None for a graph without types."""
     schema = graph.get(SCHEMA)
@@ -121,12 +129,15 @@ def nodes_by_type(graph: Any) -> dict[str, Any] | None:
     }
 
 
-def edges_by_type(graph: Any) -> dict[str, Any]:
-    """Return the edge numbers of each type as arrays, under names like "user rates film"."""
+def edges_by_type(graph: Any, with_attributes: bool) -> dict[str, Any]:
+    """Return the edge numbers of each type as arrays, under names like "user rates film".
+
+    Types of edges may be left out unless they have attributes.
+    """
     return {
         " ".join(edge): (graph.edge_type == code).nonzero()[:, 0].cpu().numpy()
         for code, (edge, width) in enumerate(graph[SCHEMA].edges)
-        if width
+        if width or not with_attributes
     }
 
 

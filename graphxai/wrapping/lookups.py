@@ -20,6 +20,8 @@ from graphxai.engine.recording import is_recording
 
 from .batches import WrappedBatch
 
+# why the graphs of a list take a pass each, see `one_at_a_time`
+IN_PARTS = "looks the nodes of several graphs up in parts, as in a loop over the graphs"
 Hook = Callable[[str, tuple[Any, ...], Any], Any]  # takes a module's name, arguments and output
 
 
@@ -178,9 +180,14 @@ def codes_of(rows: Tensor, x: Tensor) -> Tensor:
     Methods that only remove nodes need no other rows. The model looks up nothing that could be
     replaced.
     """
-    if rows.requires_grad or is_recording() or not torch.equal(rows, x.flatten(1).to(rows)):
+    if rows.requires_grad or is_recording() or not torch.equal(rows, codes_by_node(x).to(rows)):
         raise InputError(codes_carry_no_gradient(x))
     return x.clone()
+
+
+def codes_by_node(x: Tensor) -> Tensor:
+    """Arrange codes (n, ...), of which a node may have a single one, as (n, F)."""
+    return x.flatten(1) if x.dim() > 1 else x[:, None]
 
 
 def codes_carry_no_gradient(x: Tensor) -> str:

@@ -34,6 +34,7 @@ from graphxai.runtime.notices import warn
 
 from .batches import WrappedBatch, as_rows, is_real
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
+from .one_at_a_time import AS_ASKED, advice_on
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
 Run = Callable[[Tensor], Tensor]
@@ -62,12 +63,13 @@ class ModelChecks:
         self._form = _form(module)
         self.has_looked_for_mixing = False
         self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
+        self.fails_together = False  # whether two graphs raise an error that neither raises alone
         self._ignores_pair: bool | None = None
         self._ends: _Ends | None = None
         self._stays_beside_empty: bool | None = None
         self._cuts: set[str] | None = None
         self._idle: set[str] = set()  # why rules did not act, as far as it was said
-        self._warned: set[str] = set()  # the methods with a warning so far
+        self._warned: set[str] = set()  # why graphs take a pass each, as far as it was said
 
     def __deepcopy__(self, _: Any) -> "ModelChecks":
         return self
@@ -87,19 +89,22 @@ class ModelChecks:
             # a single graph may be only a few nodes of one, which are too few for some models
             self.has_looked_for_mixing = self._ends is not None or len(batch) > 1
             self.mixing = None if self._ends is None else self._ends.mixed_in
+            if self._ends is None:
+                self.fails_together = bool(without_traces(_fails_together, model, batch))
 
-    def warn_of_mixing(self, name: str, method: str) -> None:
-        """Warn once for each method that the model mixes graphs, and what follows from it."""
-        if self.mixing is None or method in self._warned:
-            return
-        self._warned.add(method)
-        warn(
-            f"{name} mixes the graphs of a batch in {self.mixing or name}: what it returns for one"
-            f" graph depends on the others. So {method!r}, like every method, runs its graphs one"
-            " at a time. To run them together, let that module keep the graphs apart (give it the"
-            " batch vector, or a mask).",
-            stacklevel=5,
+    def why_mixed(self, name: str) -> str:
+        """Say of a model that it mixes the graphs of a batch, and where; "" if it does not."""
+        return (
+            "" if self.mixing is None else f"mixes the graphs of a batch in {self.mixing or name}"
         )
+
+    def warn_of_single_passes(self, name: str, why: str, graphs: int, together: int) -> None:
+        """Warn, once for each reason, what it costs that graphs take a pass each."""
+        if graphs <= together or why == AS_ASKED or why in self._warned:
+            return
+        self._warned.add(why)
+        cost = f"{graphs} passes instead of {'one' if together == 1 else together}"
+        warn(f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}", stacklevel=5)
 
     def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:
         """Warn, once, of rules from outside that do not act in a pass."""
@@ -241,6 +246,20 @@ def _look_at_ends(model: Wrapped, batch: WrappedBatch) -> _Ends:
                 path = next((a.path for a, b in pairs if unmoved.differ(a, b)), "")
                 return _Ends(ends, whole.tensor, path)
     return _Ends(ends, whole.tensor, None)
+
+
+def _fails_together(model: Wrapped, batch: WrappedBatch) -> bool:
+    """Return whether two graphs cannot run together, although each can run alone."""
+    ends = (0, len(batch) - 1)
+    with model.evaluating(), torch.no_grad():
+        for part in map(batch.of_rows, ends):
+            model.rows_to_outputs(part, part.mask)(as_rows(model.embed(part), part))
+        two = batch.of_rows(*ends)
+        try:
+            model.rows_to_outputs(two, two.mask)(as_rows(model.embed(two), two))
+        except Exception:  # a model may raise anything that its code asserts or reshapes
+            return True
+    return False
 
 
 def _keeps_apart(model: Wrapped, graph: Any) -> bool:

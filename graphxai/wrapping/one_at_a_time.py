@@ -9,12 +9,68 @@ from torch_geometric.data import Data
 
 from graphxai.runtime.notices import warn
 
-from .attribute_roles import attribute_roles
+from .attribute_roles import attribute_roles, has_matrices
 from .batches import WrappedBatch
+from .calling import takes_batch_vector
 from .chosen import is_about_nodes, nodes_asked
+from .lookups import IN_PARTS
 from .subgraphs import restricted
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
+# Why the graphs of a list take a pass each, and what to do.
+AS_ASKED = "takes one graph at a time, as wrap was told"
+HAS_MATRICES = "gets graphs with dense matrices of pairs of nodes, which PyG cannot batch"
+NO_BATCH_VECTOR = "has a forward without a batch vector"
+FAILS_TOGETHER = "raises an error for several graphs together"
+COUNTS_PADDING = "counts padding, as PyG's linear attention does"
+ATTENTION_IN_PARTS = "computes attention in one graph after another"
+OF_MIXING = (
+    "What it returns for one graph depends on the others. To run them together, let that module"
+    " keep the graphs apart (give it the batch vector, or a mask)."
+)
+ADVICE = {
+    AS_ASKED: "",
+    HAS_MATRICES: "There is no way to run them together.",
+    NO_BATCH_VECTOR: "To run them together, let forward take `batch`, or give wrap a forward=.",
+    IN_PARTS: "To run them together, look all codes up in one call, as in h = embedding(x).",
+    FAILS_TOGETHER: "To run them together, let forward tell them apart by `batch`.",
+    COUNTS_PADDING: "To run them together, mask the padding.",
+    ATTENTION_IN_PARTS: "Methods that do not read attention run them together.",
+}
+
+
+def why_alone(model: Wrapped, data: Data) -> str:
+    """Say of a model why an input cannot share a batch with others; "" if it can."""
+    known = model._checks  # to see whether they still hold takes long for every input
+    if known.mixing is not None or model.settings.dense:
+        return str(known.why_mixed(type(model.module).__name__))
+    if model.settings.one_at_a_time:
+        return AS_ASKED
+    if has_matrices(data):
+        return HAS_MATRICES
+    if model.settings.forward is not None or takes_batch_vector(model.module):
+        return ""
+    return "" if model.checks.reads_nodes_apart(model, data) else NO_BATCH_VECTOR
+
+
+def why_single_passes(model: Wrapped, batch: WrappedBatch) -> str:
+    """Say of a model why inputs like those of a batch take a pass each; "" if they share one."""
+    if why := model.why_alone(batch.data_of(0)):
+        return str(why)
+    checks = model.checks
+    checks.look_for_mixing(model, batch)
+    if why := checks.why_mixed(type(model.module).__name__):
+        return str(why)
+    if model.lookups.in_parts:
+        return IN_PARTS
+    if checks.fails_together:
+        return FAILS_TOGETHER
+    return COUNTS_PADDING if model.padding.counts(model, batch) else ""
+
+
+def advice_on(why: str) -> str:
+    """Say what to do about a reason for which graphs take a pass each."""
+    return ADVICE.get(why, OF_MIXING)
 
 
 def one_by_one(
@@ -46,10 +102,12 @@ def one_by_one(
         if bool(kept.any()):
             rows = F.pad(node_tokens[stays], (0, 0, 1, 0))[None]
             outputs.append(model.encode(rows, model.collate([subgraph])))
-        elif output_without_nodes is None:
-            outputs.append(_output_without_nodes(model, graph, subgraph, node_tokens))
-        else:
+        elif output_without_nodes is not None:
             outputs.append(output_without_nodes)
+        elif graph.num_nodes:
+            outputs.append(output_of_hidden(model, graph, subgraph, node_tokens))
+        else:
+            outputs.append(output_of_empty(model, graph))
     return torch.cat(outputs)
 
 
@@ -69,7 +127,7 @@ def tokens_one_by_one(
     return torch.cat(outputs)
 
 
-def _output_without_nodes(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
+def output_of_hidden(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
     """Return the output (1, C) of a graph with tokens (N, D) if all its nodes are hidden.
 
     `empty` is the graph without its nodes. If one of the nodes is explained, the output is zero.
@@ -160,7 +218,7 @@ def warn_of_zeroed_nodes(model: Wrapped) -> None:
 def warn_of_undefined_empty(model: Wrapped) -> None:
     """Warn that the output of graphs without nodes is not finite."""
     warn(
-        f"{type(model.module).__name__} has no finite output for a graph without nodes, so results"
-        " that need it, such as curves with the operator 'delete', are NaN: use 'mask' or 'zero'.",
+        f"{type(model.module).__name__} has no finite output for a graph without nodes, so the"
+        " results for such graphs are NaN.",
         stacklevel=5,
     )

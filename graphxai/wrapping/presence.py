@@ -69,7 +69,11 @@ class PresencePass:
         return outputs.masked_fill(hidden, 0.0)
 
     def marginals(self, present: Tensor, value: ValueOfOutputs) -> Tensor:
-        """Return the marginals (B, N) of a value of the outputs for all nodes at a coalition.
+        """Return the marginals (B, N) of `value_and_marginals`."""
+        return self.value_and_marginals(present, value)[1]
+
+    def value_and_marginals(self, present: Tensor, value: ValueOfOutputs) -> tuple[Tensor, Tensor]:
+        """Return a value (B,) of the outputs and the marginals (B, N) of all nodes at a coalition.
 
         The marginal of a present node says how much would be lost without it. That of an absent
         node says how much would be gained with it.
@@ -86,7 +90,7 @@ class PresencePass:
         self._compare(outputs, present)
         of_nodes = gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
         whole = (at_coalition - value(torch.zeros_like(outputs)))[:, None]
-        return torch.where(self.explained, whole.to(of_nodes), of_nodes)
+        return at_coalition, torch.where(self.explained, whole.to(of_nodes), of_nodes)
 
     def _presence(self, present: Tensor) -> Tensor:
         """Return the presence (B, T) of every token.

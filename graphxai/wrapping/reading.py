@@ -118,7 +118,7 @@ def of_molecule(graph: Data, read: "ReadMolecule") -> Input:
             f"featurize made a graph of {graph.num_nodes} nodes for a molecule of {atoms} atoms."
             " For relevance of atoms, it needs a node for each atom, in the order of the SMILES."
         )
-    return Input(graph, read.text, read.mol if read.is_given else None, as_given=read.as_given)
+    return Input(graph, read.text, read.shown, as_given=read.as_given)
 
 
 def _with_entries(graph: Data) -> Data:

@@ -32,13 +32,13 @@ from graphxai.models.graphormer.masked_atoms import (
     stored_masked_atoms,
 )
 
-from .one_at_a_time import output_of_empty
+from .one_at_a_time import output_of_empty, output_of_hidden
 from .wrapped import WrappedModel
 
 if TYPE_CHECKING:
-    from graphxai.models.process import KernelProcess
+    from graphxai.models.process import KernelProcess, SummedModel
 
-Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | WrappedModel"
+Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | SummedModel | WrappedModel"
 Operator = Literal["mask", "zero", "delete", "resample"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
 MAX_PAIRS = 60_000  # token pairs per pass, as a tensor of 2 MB (8 heads) fits into the cache
@@ -272,11 +272,12 @@ def _runner(
     if operator == "delete":
 
         def deleted(owner: Tensor, kept: Tensor) -> Tensor:
+            wholes = [graphs[g] for g in owner.tolist()]
             parts = [
-                _induced(model, graphs[g], choice[1 : int(graphs[g].num_nodes or 0) + 1])
-                for g, choice in zip(owner.tolist(), kept, strict=True)
+                _induced(model, whole, choice[1 : int(whole.num_nodes or 0) + 1])
+                for whole, choice in zip(wholes, kept, strict=True)
             ]
-            return _outputs_of_graphs(model, parts, graphs)
+            return _outputs_of_graphs(model, parts, wholes)
 
         return deleted
     device = next(model.parameters()).device
@@ -326,20 +327,32 @@ def _resampler(
     return resampled
 
 
-def _outputs_of_graphs(model: Any, parts: list[Data], graphs: Sequence[Data]) -> Tensor:
+def _outputs_of_graphs(model: Any, parts: list[Data], wholes: Sequence[Data]) -> Tensor:
     """Return the outputs (P, C) of parts of graphs, one at a time if they cannot share a pass."""
-    no_nodes = not any(part.num_nodes for part in parts)
-    if isinstance(model, WrappedModel) and (no_nodes or any(map(model.goes_alone, graphs))):
-        return torch.cat([_alone(model, part) for part in parts])
-    outputs: Tensor = model(model.collate(parts, pad_to=1).to(next(model.parameters()).device))
-    return outputs
+    alone = set(range(len(parts)))
+    if not isinstance(model, WrappedModel):
+        alone = set()
+    elif not any(map(model.goes_alone, wholes)):
+        alone = {k for k, part in enumerate(parts) if not part.num_nodes}
+    outputs = {k: _alone(model, parts[k], wholes[k]) for k in alone}
+    if shared := [k for k in range(len(parts)) if k not in alone]:
+        together = [parts[k] for k in shared]
+        if "node_type" in wholes[0]:  # pooling counts graphs up to the last with nodes of a type
+            together.append(max(wholes, key=lambda whole: len(whole.node_type.unique())))
+        batch = model.collate(together, pad_to=1)
+        rows = model(batch.to(next(model.parameters()).device))[: len(shared)].split(1)
+        outputs |= dict(zip(shared, rows, strict=True))
+    return torch.cat([outputs[k] for k in range(len(parts))])
 
 
-def _alone(model: WrappedModel, part: Data) -> Tensor:
+def _alone(model: WrappedModel, part: Data, whole: Data) -> Tensor:
     """Return the output (1, C) of a part of a graph that cannot share a batch."""
-    if not part.num_nodes:
+    if not whole.num_nodes:
         return output_of_empty(model, part)
-    output: Tensor = model(model.collate([part]).to(next(model.parameters()).device))
+    batch = model.collate([part if part.num_nodes else whole]).to(next(model.parameters()).device)
+    if not part.num_nodes:
+        return output_of_hidden(model, whole, part, model.embed(batch)[0, 1:])
+    output: Tensor = model(batch)
     return output
 
 

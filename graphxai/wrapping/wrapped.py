@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input
+from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.engine.attention.reading import GraphsNeedOwnPass
 from graphxai.engine.positive.context import current_relevance
@@ -27,27 +29,34 @@ from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .attribute_roles import has_matrices, matrices_in, roles_and_doubts
+from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
 from .call_settings import CallSettings, WrappedConfig
-from .calling import attributes_read, takes_batch_vector, takes_padding_mask
+from .calling import attributes_read, takes_padding_mask
 from .chosen import is_about_nodes
 from .describing import described_pass
 from .embedding import embedded_rows, outputs_of_rows
-from .heterogeneous import OF_TYPES, SCHEMA
-from .lookups import LookupForms
+from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
+from .lookups import LookupForms, codes_by_node
+from .messages import counting_layers
 from .model_checks import ModelChecks
 from .module_view import ModuleView
 from .one_at_a_time import (
+    ATTENTION_IN_PARTS,
     one_by_one,
     outputs_without_any_nodes,
     tokens_one_by_one,
     warn_of_undefined_empty,
     warn_of_zeroed_nodes,
+    why_alone,
+    why_single_passes,
 )
 from .padding_check import PaddingCheck
 from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
+
+if TYPE_CHECKING:
+    from graphxai.datasets.training_set import TrainingSet
 
 FEW = 8  # nodes beside which a model shows its output without nodes
 # the checks that hold within a block in which the model is explained
@@ -66,6 +75,8 @@ class WrappedModel(ShownModel, ModuleView):
         super().__init__(module)
         self.config, self.settings = config, settings
         self.origin = Origin(name)
+        self.conformal: dict[str, Conformal] = {}
+        self.training_set: TrainingSet | None = None
         self.padding = PaddingCheck()
         self._checks = ModelChecks(module)
         self.memory = PassMemory()
@@ -79,6 +90,11 @@ class WrappedModel(ShownModel, ModuleView):
         names = " and ".join(self.settings.embedding)
         at = f", explained at {names}" if names else ""
         return f"WrappedModel({self.origin.name} of {takes}: {tasks}{at})"
+
+    @property
+    def default_method(self) -> str | None:
+        """The method that explains the model where nobody chose one, or None for the usual one."""
+        return None if self.settings.has_gradients else "occlusion"
 
     # -- what may share a pass -----------------------------------------------------------------
 
@@ -99,13 +115,15 @@ class WrappedModel(ShownModel, ModuleView):
 
     def goes_alone(self, data: Data) -> bool:
         """Return whether an input cannot share a batch with others."""
-        if self._checks.mixing is not None or self.settings.dense:
-            return self._checks.mixing is not None
-        if self.settings.one_at_a_time or has_matrices(data):
-            return True
-        if self.settings.forward is not None or takes_batch_vector(self.module):
-            return False
-        return not self.checks.reads_nodes_apart(self, data)
+        return bool(self.why_alone(data))
+
+    def why_alone(self, data: Data) -> str:
+        """Say of the model why an input cannot share a batch with others; "" if it can."""
+        return why_alone(self, data)
+
+    def warn_of_single_passes(self, why: str, graphs: int, together: int = 1) -> None:
+        """Warn, once for each reason, that graphs take a pass each, instead of some `together`."""
+        self.checks.warn_of_single_passes(type(self.module).__name__, why, graphs, together)
 
     def batch_group(self, data: Data) -> Any:
         """Return what the inputs of one batch must have in common: the attributes that are read.
@@ -128,19 +146,18 @@ class WrappedModel(ShownModel, ModuleView):
 
         The first batch of several inputs shows whether the model mixes graphs (`model_checks`).
         """
-        if len(batch) == 1 or self.shares_passes(batch):
+        if len(batch) == 1 or not (why := self.why_single_passes(batch)):
             return [batch]
+        self.warn_of_single_passes(why, len(batch))
         return [batch.of_rows(row) for row in range(len(batch))]
 
     def shares_passes(self, batch: WrappedBatch) -> bool:
         """Return whether several inputs like those of a batch can go through the model together."""
-        checks = self.checks
-        if self.goes_alone(batch.data_of(0)):
-            return False
-        checks.look_for_mixing(self, batch)
-        if checks.mixing is not None or self.lookups.in_parts:
-            return False
-        return not self.padding.counts(self, batch)
+        return not self.why_single_passes(batch)
+
+    def why_single_passes(self, batch: WrappedBatch) -> str:
+        """Say of the model why inputs like those of a batch take a pass each; "" if they share."""
+        return why_single_passes(self, batch)
 
     @property
     def reads_class_token(self) -> bool:
@@ -184,12 +201,17 @@ class WrappedModel(ShownModel, ModuleView):
         """Cut out the subgraph on the chosen nodes (N,) and recompute its structure."""
         if self.settings.dense:
             raise ValueError("rows of tokens have no subgraphs: use the operator 'mask'.")
-        return self.settings.transformed(restricted(data, choice))
+        part = restricted(data, choice)
+        if not bool(choice.any()):  # of which a transform may know no structure
+            with suppress(Exception):
+                return self.settings.transformed(part)
+            return part
+        return self.settings.transformed(part)
 
     def thinned(self, data: Data, choice: Tensor) -> Data:
         """Keep the chosen edges (E,) of a graph and recompute its structure."""
-        roles, _ = roles_and_doubts([data])
         names = self.attributes_read()
+        roles = attribute_roles([data], names)
         matrices = [key for key in matrices_in(roles) if names is None or key in names]
         if matrices and self.settings.transform is None:
             raise ValueError(
@@ -223,6 +245,17 @@ class WrappedModel(ShownModel, ModuleView):
         """Why hooks did not do for a pass, with the operation and its modules, or None."""
         return self.memory.why_recorded
 
+    def with_edge_gates(self, batch: WrappedBatch) -> WrappedBatch:
+        """Return the batch with gates at the messages of edges, see `messages`.
+
+        Raises InputError if messages cannot be followed to the edges, or there are none.
+        """
+        gated = batch.with_edge_gates()
+        rows = as_rows(self.embed(batch), batch).detach().requires_grad_()
+        with torch.enable_grad(), counting_layers() as layers:
+            self.rows_to_outputs(gated, gated.mask)(rows)
+        return replace(gated, message_layers=max(layers))
+
     # -- the contract --------------------------------------------------------------------------
 
     def embed(self, batch: WrappedBatch) -> Tensor:
@@ -231,7 +264,7 @@ class WrappedModel(ShownModel, ModuleView):
             rows = embedded_rows(self, batch)
         elif batch.graphs is not None:
             rows = batch.graphs.x
-            rows = rows if is_real(rows) else rows.flatten(1)  # codes
+            rows = rows if is_real(rows) else codes_by_node(rows)
         else:
             assert batch.dense is not None
             rows = batch.dense
@@ -252,10 +285,11 @@ class WrappedModel(ShownModel, ModuleView):
         if rest or not times:
             raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
         several = len(tokens) > 1 or (keep is not None and batch.graphs is not None)
-        if several and not self.shares_passes(batch):
+        if several and (why := self.why_single_passes(batch)):
             recorded = current_tape() is not None or current_relevance() is not None
             if recorded and len(batch) > 1:
-                raise OneGraphAtATime(self, batch)
+                raise OneGraphAtATime(self, batch, why)
+            self.warn_of_single_passes(why, len(tokens))
             run = tokens_one_by_one if batch.graphs is None else one_by_one
             return run(self, tokens, batch, keep)
         batch = batch.repeated(times)
@@ -350,7 +384,7 @@ class WrappedModel(ShownModel, ModuleView):
             request, acting = with_module_rules(request, rules.of_modules)
             outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
-            raise OneGraphAtATime(self, batch) from None
+            raise OneGraphAtATime(self, batch, ATTENTION_IN_PARTS) from None
         if tape is not None:
             self.checks.reads_class_token |= tape.reads_class_token
             if rules.custom and tape.with_biases:
@@ -376,11 +410,12 @@ class WrappedModel(ShownModel, ModuleView):
 
     def _outputs_of_kept(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
         """Return the outputs (B, C) of the subgraphs with only the nodes to keep (B, N)."""
-        last = int(batch.num_nodes.argmax())
+        types = numbers_of_types(batch, batch.mask)
+        last = int((types * (int(batch.num_nodes.max()) + 1) + batch.num_nodes).argmax())
         if not int(batch.num_nodes[last]):
             raise ValueError("none of these graphs has any nodes.")
         shown = batch.mask & keep
-        if bool(shown.any(-1).all()):
+        if bool(shown.any(-1).all()) and torch.equal(numbers_of_types(batch, shown), types):
             subgraphs = batch.without(shown, attributes=self.attributes_read())
             return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
         subgraphs = batch.without(shown, last, self.attributes_read())

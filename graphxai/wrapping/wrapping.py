@@ -11,12 +11,12 @@ from graphxai.contract.tasks import Task, TaskKind
 from graphxai.engine.fused import unwrapped
 from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
-from graphxai.runtime.options import with_keywords
+from graphxai.runtime.options import listed, with_keywords
 from graphxai.wrapping.chemprop.model import is_chemprop, wrap_chemprop
 
 from .call_settings import CallSettings, WrappedConfig
 from .calling import Forward, module_named
-from .estimators import is_estimator, wrap_estimator
+from .estimators import is_estimator, wrap_estimator, wrap_function
 from .wrapped import WrappedModel
 
 MOST_CLASSES = 1 << 20  # limited because each class gets a name
@@ -62,6 +62,10 @@ def wrap(
     takes molecules itself. Methods that hide atoms explain it: an atom is hidden as a dummy atom,
     and the features are computed again. It takes `tasks` or `task` and `classes`, and `name`.
 
+    A function of a SMILES is explained likewise, where `*` is a hidden atom. It returns a value, or
+    with `kind="binary"` the probability of the second class. `learned_from` tells a model its
+    training set and its errors.
+
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
     attention start from the mean over nodes.
 
@@ -81,7 +85,8 @@ def wrap(
             it. This output then gets the relevance. It has a row per node, or is padded (B, N,
             ...), after a class token or not. If there are several names, their relevance is added
             up. By default, `x` itself gets the relevance. If `x` holds codes, all look-ups
-            (`nn.Embedding`) of nodes get it.
+            (`nn.Embedding`) of nodes get it, also those of other codes, such as degrees, which
+            then count as features.
         forward: a function `forward(model, batch) -> outputs (B, C)`, for a model with arguments
             that are not attributes of the graph. `batch` is a PyG batch, or `Tokens` (x, mask).
         inputs: "graphs" for PyG `Data` (or `Batch`), "molecules" if `featurize` makes such a graph
@@ -114,7 +119,9 @@ def wrap(
             on an operation.
         TypeError: a key of `rules` is neither an operation nor a class of modules.
     """
-    own_tasks = (tasks,) if isinstance(tasks, Task) else tuple(tasks or ())
+    own_tasks = (tasks,) if isinstance(tasks, Task) else listed(tasks or (), "tasks")
+    if wrong := next((each for each in own_tasks if not isinstance(each, Task)), None):
+        raise TypeError(f"tasks= takes gx.Task(name, kind), not {wrong!r}.")
     featurize, transform = reading.get("featurize"), reading.get("transform")
     features, molecule_features = reading.get("features", ()), reading.get("molecule_features", ())
     extra = reading.get("extra_features")
@@ -134,6 +141,11 @@ def wrap(
         further = {"molecule_features": molecule_features, "extra_features": extra}
         _refuse(only_for_networks | further, "an estimator")
         return wrap_estimator(model, own_tasks, task, _class_names(classes), featurize, name)
+    if callable(model) and not isinstance(model, nn.Module):
+        further = {"molecule_features": molecule_features, "extra_features": extra}
+        _refuse(only_for_networks | further | {"kind": None}, "a function")
+        own_tasks = own_tasks or _tasks_from((), kind, classes, task)
+        return wrap_function(model, own_tasks, featurize, name)
     if molecule_features or extra:
         raise ValueError(
             "molecule_features and extra_features are for models of chemprop: leave them out."
@@ -141,19 +153,27 @@ def wrap(
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch.nn.Module, not {type(model).__name__}.")
     _check_inputs(inputs, featurize, graph_token)
-    config = WrappedConfig(_tasks_from(tasks, kind, classes, task), reads=inputs)
+    if not isinstance(rules := rules or {}, Mapping):
+        raise TypeError(f"rules= takes a dict of operations and their rules, not {rules!r}.")
+    functions: dict[str, Any] = {"forward": forward, "featurize": featurize, "transform": transform}
+    functions |= {f"the rule for {key}": rule for key, rule in rules.items()}
+    for what, given in functions.items():
+        if given is not None and not callable(given):
+            raise TypeError(f"{what} is a function, not {given!r}.")
+    config = WrappedConfig(_tasks_from(own_tasks, kind, classes, task), reads=inputs)
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
         raise ValueError(
             f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
             " them first."
         )
     module = unwrapped(model)
-    names = (embedding,) if isinstance(embedding, str) else tuple(embedding or ())
+    names = listed(embedding or (), "embedding")
     for path in names:
         module_named(module, path)
     settings = CallSettings(
-        names, forward, inputs == "tokens", graph_token, featurize, transform, tuple(features),
-        tuple(_rule_for(key, compute) for key, compute in (rules or {}).items()),
+        names, forward, inputs == "tokens", graph_token, featurize, transform,
+        listed(features, "features"),
+        tuple(_rule_for(key, compute) for key, compute in rules.items()),
         one_at_a_time=reading.get("one_at_a_time", False), zeroes_nodes=empty == "zeros",
     )  # fmt: skip
     return WrappedModel(module, config, settings, name or type(module).__name__)
@@ -189,7 +209,7 @@ def _rule_for(key: Any, compute: Any) -> CustomRule:
 
 
 def _tasks_from(
-    tasks: Sequence[Task] | Task | None,
+    tasks: tuple[Task, ...],
     kind: TaskKind | None,
     classes: Sequence[str] | int | None,
     task: str | None,
@@ -197,10 +217,8 @@ def _tasks_from(
     """Return the given tasks, or one task of this kind. Raise ValueError without either."""
     if tasks and task is not None:
         raise ValueError(f"tasks already have names: task={task!r} belongs to `kind`.")
-    if isinstance(tasks, Task):
-        return (tasks,)
     if tasks:
-        return tuple(tasks)
+        return tasks
     if kind is None:
         raise ValueError("say what the outputs are: kind='binary', 'multiclass' or 'regression'.")
     names = _class_names(classes)
@@ -212,7 +230,7 @@ def _tasks_from(
 def _class_names(classes: Sequence[str] | int | None) -> tuple[str, ...]:
     """Return the names of classes, which are numbers if only their count is given."""
     if not isinstance(classes, int):
-        return tuple(classes or ())
+        return listed(classes or (), "classes")
     if classes > MOST_CLASSES:
         raise ValueError(f"classes is {classes}, more than the limit of {MOST_CLASSES:,}.")
     return tuple(str(c) for c in range(classes))

@@ -5,17 +5,12 @@ from typing import TYPE_CHECKING
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # the list of public names
-    from .checkpoint import CONFIG as CONFIG
-    from .checkpoint import PRETRAINED as PRETRAINED
     from .checkpoint import TO_START as TO_START
-    from .checkpoint import CheckpointError as CheckpointError
     from .checkpoint import fill as fill
     from .checkpoint import is_published as is_published
     from .checkpoint import load_checkpoint as load_checkpoint
-    from .checkpoint import locate as locate
     from .checkpoint import measure_mean_node as measure_mean_node
     from .checkpoint import only_starts as only_starts
-    from .checkpoint import pretrained_names as pretrained_names
     from .checkpoint import read_weights as read_weights
     from .checkpoint import require_purpose as require_purpose
     from .checkpoint import save_checkpoint as save_checkpoint
@@ -35,6 +30,11 @@ if TYPE_CHECKING:  # the list of public names
     from .ensemble import set_standardisation as set_standardisation
     from .inputs import prepare as prepare
     from .inputs import reading_of as reading_of
+    from .locating import CONFIG as CONFIG
+    from .locating import PRETRAINED as PRETRAINED
+    from .locating import CheckpointError as CheckpointError
+    from .locating import locate as locate
+    from .locating import pretrained_names as pretrained_names
     from .model import Graphormer as Graphormer
     from .model import NodeGraphormer as NodeGraphormer
     from .model import graphormer as graphormer

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphxai.rules.conservative import Rules
+from graphxai.rules.conservative import ROWS, Rules, pad_graphs
 from graphxai.rules.remainders import (
     PassWithGradient,
     RelevanceShares,
@@ -71,10 +71,12 @@ class _RunningShares:
     def add_bias(self, bias: Tensor, gradient: Tensor) -> None:
         """Add `sum b df/db` of bias (D,) or (B, D), at which the gradient is (B, Q, D)."""
         summed = gradient.sum(1) if gradient.shape[1] > 1 else gradient[:, 0]  # (B, D)
-        if bias.dim() == 1:
-            self.biases.addmv_(summed, bias)
-        else:
-            self.biases += torch.linalg.vecdot(summed, bias)
+        self.biases += torch.linalg.vecdot(summed, bias)  # a row's bits do not depend on others
+
+    def keep(self, graphs: int) -> None:
+        """Forget the shares of graphs beyond the first few, which were added as padding."""
+        self.biases = self.biases[:graphs]
+        self.remainders = {name: shares[:graphs] for name, shares in self.remainders.items()}
 
     def add_remainder(self, name: str, remainder: Tensor) -> None:
         """Add the remainder (B,) of one operation."""
@@ -89,7 +91,7 @@ class _RunningShares:
         """Pass the gradient at attention (B, H, T, T) back to its logits."""
         to_logits, arriving = through_softmax(attention, gradient)
         if self.structure is not None:
-            self.structure[:, :, : attention.shape[2]] += to_logits
+            self.structure[:, :, : attention.shape[2]] += to_logits[: len(self.structure)]
         if not self.rules.attention:
             passed_on = passed_to_logits(attention, to_logits)
             self.add_remainder("softmax", arriving - passed_on)
@@ -126,19 +128,29 @@ def run(
     """
     inside = structure or not rules.attention
     steps: list[Back] = []
-    x = tokens
-    for layer in model.layers:
+    x, graphs = tokens, len(tokens)
+    for layer in model.layers[:-1]:
         assert isinstance(layer, EncoderLayer)
-        last = layer is model.layers[-1]
-        joint = None if last else prepared.once(layer, partial(_joined, layer.attention))
+        joint = prepared.once(layer, partial(_joined, layer.attention))
         x, step = _layer(layer, x, bias, rules, inside, joint)
         steps.append(step)
-    outputs, step = _read_out(model, x, rules)
-    steps.append(step)
+
+    def drop_padding(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        ledger.keep(graphs)
+        return gradient[:graphs]
+
+    # From here on a graph is one row, whose last bits must not depend on the number of graphs.
+    last, added = model.layers[-1], -graphs % ROWS
+    assert isinstance(last, EncoderLayer)
+    of_token = pad_graphs(bias[:, :, :1], added)
+    x, step = _layer(last, pad_graphs(x, added), of_token, rules, inside, None)
+    outputs, read = _read_out(model, x, rules)
+    steps += [drop_padding, step, read]
 
     @torch.no_grad()
     def back(weights: Tensor) -> RelevanceShares:
         to_structure = torch.zeros_like(bias) if inside else None
+        weights = pad_graphs(weights, added)
         ledger = _RunningShares(rules, prepared, weights.new_zeros(len(weights)), to_structure)
         gradient = weights[:, None]  # (B, 1, num_outputs)
         for step in reversed(steps):
@@ -147,7 +159,7 @@ def run(
             ledger.add_remainder("products", share_of_structure(bias, to_structure))
         return RelevanceShares(gradient, ledger.biases, to_structure, ledger.remainders)
 
-    return PassWithGradient(outputs[:, 0], back)
+    return PassWithGradient(outputs[:graphs, 0], back)
 
 
 def _layer(

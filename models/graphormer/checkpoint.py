@@ -4,7 +4,6 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +34,12 @@ from graphxai.contract.model import Origin
 from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
 from graphxai.contract.tasks import TO_START as TO_START
-from graphxai.runtime.options import did_you_mean
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .config import GraphormerConfig
 from .encoding import collate
+from .locating import locate as locate
+from .locating import pretrained_names as pretrained_names
 from .model import Graphormer, graphormer
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 FORMAT = "graphxai-graphormer"
 ENSEMBLE = "graphxai-ensemble"  # the format of a folder with several models
 MEAN_NODE = "mean_node.safetensors"
-PRETRAINED = Path(__file__).parent / "pretrained"
 SMALL = 2 * 10**7  # size up to which a model is made before its shapes are checked: 80 MB
 
 
@@ -214,27 +213,6 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     )
     model.load_state_dict(
         {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}
-    )
-
-
-def pretrained_names() -> tuple[str, ...]:
-    """Return the names of the bundled checkpoints."""
-    return tuple(sorted(p.parent.name for p in PRETRAINED.glob(f"*/{CONFIG}")))
-
-
-def locate(name_or_folder: str | Path) -> Path:
-    """Return the folder of a bundled checkpoint, a given folder, or its `model` if it is a run."""
-    text = str(name_or_folder)
-    if text in pretrained_names():
-        return PRETRAINED / text
-    path = Path(name_or_folder)
-    if os.path.isdir(path):  # text that cannot be a path is no folder
-        in_run = path / "model"
-        return in_run if not (path / CONFIG).exists() and (in_run / CONFIG).exists() else path
-    names = ", ".join(pretrained_names()) or "none"
-    raise CheckpointError(
-        f"{text[:200]!r} is neither a folder nor the name of a bundled model (these are: {names})."
-        f"{did_you_mean(text, pretrained_names())}"
     )
 
 

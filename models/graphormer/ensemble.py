@@ -31,12 +31,12 @@ from .checkpoint import (
     CheckpointError,
     is_published,
     load_checkpoint,
-    locate,
     save_checkpoint,
     save_conformal,
 )
 from .config import GraphormerConfig
 from .encoding import collate
+from .locating import locate
 from .model import Graphormer
 
 MEMBERS = "members"
@@ -55,6 +55,7 @@ class Ensemble(ShownModel, nn.Module):
 
     collate = staticmethod(collate)
     collates_plain_graphs = True  # graphs need not be PyG's `Data`
+    fewest_nodes = Graphormer.fewest_nodes
 
     def __init__(self, members: Sequence[Graphormer]) -> None:
         super().__init__()

@@ -14,5 +14,9 @@ if TYPE_CHECKING:  # the list of public names
     from .model import CarriedCounts as CarriedCounts
     from .model import KernelProcess as KernelProcess
     from .model import ProcessConfig as ProcessConfig
+    from .sum import SummedModel as SummedModel
+    from .sum import load_sum as load_sum
+    from .sum import save_sum as save_sum
+    from .sum import with_counts as with_counts
 
 __getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -44,7 +44,7 @@ class KernelAccount:
         output: f_c.
         mean: f_c of a molecule that resembles no training molecule.
         training: the shares of the training molecules, the largest first. With the mean, they sum
-            to the output.
+            to the output. There are none if their structures were not stored.
         structures: the shares of the counted structures, the largest first. So do these.
     """
 
@@ -57,13 +57,24 @@ class KernelAccount:
         first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
         return (
             f"KernelAccount(output {self.output:.4g} = mean {self.mean:.4g}"
-            f" {self.output - self.mean:+.4g} from {len(self.training)} training molecules,"
-            f" most from {first})"
+            f" {self.output - self.mean:+.4g} from {len(self.structures)} structures"
+            + (f", or {len(self.training)} training molecules, most from {first}" * bool(first))
+            + ")"
         )
 
     def by_training_molecule(self) -> pd.DataFrame:
-        """Return the shares of the training molecules as a table."""
+        """Return the shares of the training molecules as a table.
+
+        Raises:
+            ValueError: the process was trained with `without_structures`.
+        """
         import pandas as pd
+
+        if not self.training:
+            raise ValueError(
+                "there is no account by training molecule: its training structures were not stored"
+                " (--without-structures)."
+            )
 
         return pd.DataFrame(self.training, columns=list(TrainingShare._fields))
 
@@ -99,10 +110,8 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         similarity = model.similarities(counts, batch.columns)[0]  # (m,)
         of_structures = _by_structure(model, counts, batch.columns, weights)
     names, shares = _smiles_of(model), weights * similarity
-    training = (
-        TrainingShare(names[j], float(similarity[j]), float(shares[j]))
-        for j in shares.abs().argsort(descending=True).tolist()
-    )
+    order = shares.abs().argsort(descending=True).tolist() if names else []
+    training = (TrainingShare(names[j], float(similarity[j]), float(shares[j])) for j in order)
     occurrences = dict[int, list[tuple[int, ...]]]()
     covered = graph.count_atoms.split(graph.count_sizes.tolist())
     for column, atoms in zip(graph.count_columns.tolist(), covered, strict=True):
@@ -131,8 +140,13 @@ def _by_structure(model: KernelProcess, counts: Tensor, columns: Tensor, weights
 
 
 def _smiles_of(model: KernelProcess) -> list[str]:
-    """Return the SMILES of the molecules that carry a process, or "" if they are not stored."""
+    """Return the SMILES of the molecules that carry a process, or "" if another list is stored.
+
+    The list is empty if the process was trained without storing structures.
+    """
     stored: dict[str, Any] = model.origin.metadata.get("carriers", {})
+    if model.origin.metadata.get("without_structures"):
+        return []
     training, rows = training_set_of(model), stored.get("rows")
     known = training is not None and isinstance(rows, list) and len(rows) == model.config.carriers
     if not known or training is None or digest_of(training.given) != stored.get("sha256"):

@@ -113,14 +113,14 @@ def encoded(value: Any, graph: Any) -> Input:
 
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
-    mol = graph.get("mol") or graph.get("read") or _read(graph.smiles)
+    mol = graph.get("mol") or graph.get("read") or read_again(graph.smiles)
     occurrences = structure_occurrences(mol)
     names = ("count_columns", "count_sizes", "count_atoms")
     counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, occurrences), strict=True)))
     return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
 
 
-def _read(smiles: str) -> Any:
+def read_again(smiles: str) -> Any:
     """Return the molecule of a SMILES that has been read before."""
     from graphxai.datasets.molecule_reading import read_molecules
     from graphxai.datasets.molecules import MAX_ATOMS

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import papers
+from graphxai.contract.method_names import CONTROLS
 
 TINY = """
 import torch
@@ -64,7 +65,7 @@ def test_text_has_the_columns_of_ali_and_song(tmp_path, tiny, capsys):
     table.write_text(f"sentence\tlabel\n{REVIEW}\t1\nnot a joy at all\t0\n")
     head, _, *rows = printed(capsys, "text", f"{tiny}:words", table)
     assert head == "| method | auac | au_mse | aopc | lodds | ms | passes |"
-    assert {row.split("`")[1] for row in rows} == {*papers.METHODS, "random"}
+    assert {row.split("`")[1] for row in rows} == {*papers.METHODS, *CONTROLS}
     assert any("1 forward, 1 backward" in row for row in rows)
 
 
@@ -93,7 +94,7 @@ def test_images_have_positive_and_negative_perturbation(tmp_path, tiny, capsys):
         image.fromarray(pixels).save(folder / "one.png")
     head, _, *rows = printed(capsys, "images", f"{tiny}:pictures", tmp_path / "val")
     assert head == "| method | positive_perturbation | negative_perturbation | ms | passes |"
-    assert len(rows) == len(papers.METHODS) + 1
+    assert len(rows) == len(papers.METHODS) + len(CONTROLS)
 
 
 def test_a_model_that_is_not_named_is_an_error(tiny, tmp_path):

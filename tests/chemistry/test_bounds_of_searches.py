@@ -7,10 +7,10 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry import matched_pairs as pairs
 from graphxai.chemistry.counterfactuals import counterfactuals
 from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.schemes import named_scheme
+from graphxai.datasets import matched_pairs as pairs
 
 FULLERENE = (
     "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5c1c1c6c6"
@@ -37,9 +37,8 @@ def test_a_search_in_time_has_the_matches_of_rdkit(smarts, unique):
 
 
 def test_patterns_of_users_are_searched_in_time():
-    _, divide = named_scheme([VAGUE])
     with pytest.raises(SearchTimeError):
-        divide(Chem.MolFromSmiles(FULLERENE))
+        named_scheme([VAGUE], Chem.MolFromSmiles(FULLERENE))
     with pytest.raises(SearchTimeError):
         counterfactuals("bace", FULLERENE, "active", keep=VAGUE)
 

@@ -7,8 +7,7 @@ import pytest
 from rdkit import Chem
 from rdkit.Chem import BRICS
 
-from graphxai.chemistry.condensed import condensed_formula
-from graphxai.chemistry.names import cut_smiles
+from graphxai.chemistry.names import condensed_formula, cut_smiles
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.datasets.samples import MOLECULES
 

@@ -88,6 +88,7 @@ def test_what_was_measured_stands_on_the_result_and_in_its_files(model, counterf
     product = counterfactuals[0].smiles
     values = {product: 7.25, AMIDE: 5.5, "c1ccccc1CN": 5.0, "Fc1ccccc1CN": 5.75}
     options = {"n": 5, "predictions": 200, "steps": 1, "measured": values}
+    options["sources"] = ["transformations", "fragments"]  # as without a table
     again = gx.counterfactuals(model, AMIDE, "pIC50: >5.5", **options)
     assert [counterfactual.smiles for counterfactual in again] == [
         counterfactual.smiles for counterfactual in counterfactuals

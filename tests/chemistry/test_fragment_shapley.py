@@ -124,7 +124,7 @@ def test_a_bundled_model_is_found_by_its_name():
 
 
 def test_an_unknown_way_is_refused(model):
-    with pytest.raises(ValueError, match='must be "sum" or "shapley"'):
+    with pytest.raises(ValueError, match='must be "sum", "shapley" or "shares"'):
         gx.fragments(gx.explain(model, "CCO"), method="banzhaf")
 
 

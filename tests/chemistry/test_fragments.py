@@ -16,8 +16,9 @@ from scipy import stats
 import graphxai as gx
 from graphxai.chemistry import names as fragment_names
 from graphxai.chemistry.fragments import listed_names
-from graphxai.chemistry.name_tables import NAMED_GROUPS
 from graphxai.chemistry.names import described, name_in_words
+from graphxai.chemistry.ring_system_names import ring_names, ring_table
+from graphxai.chemistry.schemes import named_groups
 from graphxai.cli import main as cli
 from graphxai.datasets.samples import MOLECULES
 from graphxai.models.graphormer import save_checkpoint
@@ -153,10 +154,12 @@ def test_functional_groups_are_named_as_chemists_do(of, smiles, groups):
 
 
 def test_every_pattern_can_be_read_and_no_name_hides_another():
-    for name, smarts in NAMED_GROUPS:
+    for name, smarts in named_groups():
         assert Chem.MolFromSmarts(smarts) is not None, name
-    assert len(fragment_names.ring_names()) == len(fragment_names.RINGS)
-    assert len(fragment_names.group_names()) == len(fragment_names.SUBSTITUENTS)
+    assert len(ring_names()) == len(ring_table())
+    assert len(fragment_names.group_names()) == sum(
+        bool(row["name"]) for row in fragment_names.substituent_table()
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_fragments_have_names_in_words_where_these_are_known(smiles, name):
         ("*=Cc1cccc(*)c1", "benzene ring with CH="),
         ("*c1ccc(OCCN(C)C)cc1C", "benzene ring with OCH2CH2N(CH3)2, methyl"),
         ("*c1ccc(CCCCCCCCCCCC)cc1", "C18H29 with benzene ring"),
-        ("*c1ccc2c(c1)CC1(CC1)C2", "C11H11 with tricyclic ring"),
+        ("*c1ccc2c(c1)CC1(CC1)C2", "spiro[cyclopropane-indane] ring"),
         ("not a SMILES", "not a SMILES"),
     ],
 )
@@ -277,7 +280,8 @@ def test_a_graph_without_a_molecule_has_no_fragments(model):
     data = molecule_to_data("CCO")
     del data.smiles
     with pytest.raises(ValueError, match="'brics' divides molecules: a graph is divided by"):
-        gx.fragments(gx.explain(model, data))
+        gx.fragments(gx.explain(model, data), "brics")
+    assert gx.fragments(gx.explain(model, data)).scheme == "communities"
 
 
 def test_pictures_show_each_fragment_in_the_colour_of_its_sum(explained):
@@ -457,7 +461,17 @@ def test_the_command_writes_what_python_gives(model, tmp_path, monkeypatch, caps
     assert set(pd.read_parquet(tmp_path / "own.parquet").name) == {"anilide", "rest"}
     code, printed = run(source, "--scheme", "murcko")
     assert code != 0
-    assert "--scheme is one of brics" in printed.err
+    assert "--scheme is one of auto, brics" in printed.err
+    code, printed = run(
+        source, "--model", folder, "--core", "c1ccccc1", "--out", out, "--minimum", 1
+    )
+    assert code == 0
+    assert "divided into a core and its R-groups (3 molecules)" in printed.err
+    names = {"core", "rest", "R1: acetamido", "R1: ethoxy"}  # one has no benzene ring
+    assert set(pd.read_csv(out).name) == names
+    code, printed = run(source, "--core", "c1ccccc1", "--smarts", "amide:C(=O)N")
+    assert code != 0
+    assert "give one" in printed.err
 
 
 @pytest.mark.parametrize("molecule", ["CCO", Chem.MolFromSmiles("CCO")])

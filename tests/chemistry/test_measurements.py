@@ -7,8 +7,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.matched_pairs import Exchange, matched_pairs
 from graphxai.contract.tasks import Task
+from graphxai.datasets.matched_pairs import Exchange, matched_pairs
 
 VALUES = {
     "c1ccccc1C(N)=O": 5.0,

@@ -61,12 +61,14 @@ EXAMPLES = {  # what a user gives for each kind of source that a command tells a
         "mnist-superpixels": ["mnist-superpixels"],
     },
     "fit-masked-atoms": {"training": [], "table": ["molecules.csv"]},
+    "adapt": {None: ["lipophilicity", "two.csv", "--out", "run"]},
     "benchmark": {
         "bace": ["bace"],
         "mnist-superpixels": ["mnist-superpixels"],
         "ogb": ["ogbg-molbace", "--model", "runs/mine"],
         "rules": ["rules"],
         "checkpoint": ["runs/mine", "molecules.csv"],
+        "cliffs": ["runs/mine", "molecules.csv", "--truth", "cliffs"],
     },
     "train": {
         "bace": ["bace", "--out", "run"],
@@ -205,7 +207,10 @@ LINES = {
         "table": ["two.csv --measured-column y", "two.csv --measured-column y --core c1ccccc1"]
     },
     "counterfactuals": {
-        "smiles": ["CCO --towards active -n 1 --predictions 5 --steps 1"],
+        "smiles": [
+            "CCO --towards active -n 1 --predictions 5 --steps 1 --measured two.csv"
+            " --measured-column y"
+        ],
         "table": ["two.csv --towards active -n 1 --predictions 5 --steps 1"],
     },
     "fit-explainer": {
@@ -214,12 +219,17 @@ LINES = {
         "mnist-superpixels": ["mnist-superpixels --model mnist-superpixels --graphs 1"],
     },
     "fit-masked-atoms": {"training": [""], "table": ["two.csv"]},
+    "adapt": {None: ["lipophilicity two.csv --out out"]},
     "benchmark": {
         "bace": ["bace --refit roar"],
         "mnist-superpixels": ["mnist-superpixels --refit roar"],
         "ogb": ["ogbg-molbace --model trained --refit roar"],
         "rules": ["rules two.csv", "rules two.csv --out squares --resume"],
         "checkpoint": ["trained two.csv --refit roar --training two.csv --label-column y"],
+        "cliffs": [
+            "trained two.csv --truth cliffs --label-column y",
+            "trained two.csv --truth cliffs --label-column y --out squares --resume",
+        ],
     },
     "app": {None: ["--no-browser", "--as-drawn"]},
     "demo": {None: [""]},
@@ -228,8 +238,10 @@ SLOW = (
     "graphxai.tables.cluster.explain_on_ray",
     "graphxai.explainers.fit_explainer",
     "graphxai.learning.masked_atoms.fit_masked_atoms",
+    "graphxai.learning.processes.adapting.adapt",
     "graphxai.evaluation.evaluate",
     "graphxai.learning.recipes.rules.benchmark_rule",
+    "graphxai.chemistry.cliff_truth.evaluate_cliffs",
     "graphxai.tables.app.server.serve",
     "graphxai.cli.demo.run",
 )

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import typer
@@ -121,18 +122,24 @@ def test_an_interrupted_table_resumes_and_repeats_nothing(run, checkpoint, table
     assert "holds a run with method = 'lrp', not 'gae'" in error
 
 
-def test_a_shared_scale_is_the_same_in_every_picture(run, checkpoint, table, tmp_path):
-    out = tmp_path / "results"
-    code, _, _ = run("explain", table, "--model", checkpoint, "--out", out, "--scale", "shared")
-    assert code == 0
-    rows = read(out / "explanations.csv")
-    largest = max(abs(float(v)) for row in rows for v in row["relevance"].split())
+def test_the_pictures_of_a_table_share_a_scale_unless_each_should_have_its_own(
+    run, checkpoint, table, tmp_path
+):
     from graphxai.visualization import Scale
 
-    for row in rows:
-        svg = (out / row["picture"]).read_text()
-        color = Scale(largest).hex([float(row["relevance"].split()[0])])[0]
-        assert color in svg
+    for options, is_shared in (((), True), (("--scale", "own"), False)):
+        out = tmp_path / f"results-{is_shared}"
+        code, _, _ = run("explain", table, "--model", checkpoint, "--out", out, *options)
+        assert code == 0
+        rows = [
+            (np.array(row["relevance"].split(), float), (out / row["picture"]).read_text())
+            for row in read(out / "explanations.csv")
+        ]
+        limit = np.quantile(np.abs(np.concatenate([values for values, _ in rows])), 0.975)
+        for values, svg in rows:
+            scale = Scale(limit if is_shared else np.abs(values).max())
+            assert scale.hex(values[:1])[0] in svg
+            assert ("one scale for all pictures of this table" in svg) is is_shared
 
 
 def test_predictions_of_a_table(run, checkpoint, table, tmp_path):

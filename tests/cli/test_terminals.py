@@ -40,6 +40,7 @@ COMMANDS = {
     "examples": (STRANGE,),
     "fit-explainer": ("learned.csv", *MODEL, "--graphs", 20, "--epochs", 1),
     "fit-masked-atoms": ("learned.csv", *MODEL, "--epochs", 1),
+    "adapt": ("lipophilicity", "learned.csv", "--target-column", STRANGE, "--out", "run"),
     "models": (),
     "methods": (),
     "demo": (),

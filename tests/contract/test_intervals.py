@@ -201,6 +201,14 @@ def test_hostile_scores_are_refused(tasks):
         from_json(tasks, config)
 
 
+@pytest.mark.parametrize("slope", [0, 0.5])
+def test_errors_may_grow_slowly_or_not_at_all_with_the_distance(slope):
+    entry = {"slope": slope, "scores": {"": [1.0] * 99}}
+    read = from_json({"pIC50": entry}, random_graphormer().config)["pIC50"]
+    assert read.interval(0.0, 0.0) == (-1 - slope, 1 + slope)
+    assert read.interval(0.0, 1.0) == (-1, 1)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, '{"tasks": {"pIC50": 1}}'])
 def test_a_broken_file_is_named(folder, text):
     (folder / CONFORMAL).write_text(text)

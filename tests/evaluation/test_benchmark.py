@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from torch_geometric.data import Data
 import graphxai as gx
 from graphxai.cli.listing import print_methods
 from graphxai.cli.main import main
+from graphxai.contract.method_names import CONTROLS
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
@@ -29,6 +31,7 @@ from graphxai.evaluation import (
 )
 from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.measure import NoisyModel, shuffled_stages
+from graphxai.evaluation.metrics import OLD
 from graphxai.evaluation.output import summary_markdown
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
@@ -136,7 +139,7 @@ def test_negative_perturbation_keeps_the_most_relevant():
 def test_a_users_function_is_a_method(method):
     model = random_graphormer()
     report = gx.evaluate(model, SMILES, [method, "lrp"])
-    assert report.methods == (method.__name__, "lrp", "random")
+    assert report.methods == (method.__name__, "lrp", *CONTROLS)
     explanation = gx.explain(model, SMILES[1], method)
     expected = [atom.GetAtomicNum() - 1 for atom in explanation.molecule.GetAtoms()]
     assert explanation.relevance.tolist() == expected
@@ -361,8 +364,8 @@ def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
     renamed = whole.rows.replace({"by_number": "numbers"})
     pd.testing.assert_frame_equal(report.rows, renamed, check_exact=True)
     more = gx.evaluate(model, SMILES, ["lrp", "gae", Interrupted(0)], resume=True, **settings)
-    assert more.methods == ("lrp", "gae", "numbers", "random")  # another method is added
-    assert len(list(Store(tmp_path / "run").units())) == 5 * 4
+    assert more.methods == ("lrp", "gae", "numbers", *CONTROLS)  # another method is added
+    assert len(list(Store(tmp_path / "run").units())) == 5 * 6
     with pytest.raises(ValueError, match=r"other settings \(steps\)"):
         gx.evaluate(model, SMILES, ["lrp"], resume=True, steps=11, **settings)
     changed = gx.evaluate(model, ["CCN", *SMILES[1:]], ["lrp"], resume=True, **settings)
@@ -424,6 +427,17 @@ def test_a_graph_counts_once_whatever_the_number_of_checkpoints():
     assert spread["sd"] == pytest.approx(np.std(means, ddof=1))
 
 
+def test_a_summary_names_ten_inputs_that_were_left_out_and_counts_the_others():
+    report = gx.evaluate(random_graphormer(), SMILES[1:3], ["lrp"], metrics="auac")
+    assert "left out" not in summary_markdown(report, [])
+    for count, told in ((1, 1), (10, 10), (12, 11)):
+        rejected = tuple((f"row {k}", "no SMILES") for k in range(count))
+        text = summary_markdown(replace(report, rejected=rejected), [])
+        assert f"{count} inputs were left out:" in text
+        assert text.count("* row ") + text.count(" more\n") == told
+        assert ("* and 2 more" in text) == (count == 12)
+
+
 def test_a_saved_report_can_be_read_back(tmp_path, monkeypatch):
     """The figures of one operator are drawn in full size."""
     model = random_graphormer()
@@ -439,8 +453,11 @@ def test_a_saved_report_can_be_read_back(tmp_path, monkeypatch):
     )
     folder = report.save(tmp_path / "bench")
     rows = pd.read_csv(folder / "results.csv")
-    measured = sum(3 if metric.removal else 1 for metric in METRICS.values())  # three operators
-    assert len(rows) == len(report.rows) == 5 * 4 * measured
+    metrics = [metric for name, metric in METRICS.items() if name not in OLD]
+    measured = sum(3 if metric.removal else 1 for metric in metrics)  # three operators
+    shares = (rows.metric == "size_share").sum()  # those of methods that gave scores
+    assert shares == 5 * 5 * 3
+    assert len(rows) == len(report.rows) == 5 * 6 * measured + shares
     parquet = pd.read_parquet(folder / "results.parquet")
     np.testing.assert_allclose(parquet.value, report.rows.value)
     summary = json.loads((folder / "summary.json").read_text())
@@ -529,7 +546,7 @@ def test_the_command_trains_on_a_rule_and_scores_against_it(tmp_path, monkeypatc
     assert run(arguments, monkeypatch) == 0
     assert "Is there a halogen atom?" in capsys.readouterr().out
     rows = pd.read_csv(out / "halogen" / "rows.csv")
-    assert set(rows.method) == {"lrp", "random"}
+    assert set(rows.method) == {"lrp", *CONTROLS}
     assert rows.value.between(0, 1).all()
     assert run(arguments, monkeypatch) == 1
     assert "--resume" in capsys.readouterr().err
@@ -548,8 +565,12 @@ def test_a_wrapped_model_has_every_metric_and_a_hash_of_its_weights():
         GpsModel(), kind="binary", classes=("no", "yes"), featurize=float_graph, name="mine"
     )
     report = gx.evaluate(model, SMILES, ["lrp"], metrics="all", operators="all", target="yes")
-    assert set(report.metrics()) == set(METRICS)
-    assert report.rows.value.notna().all()
+    assert set(report.metrics()) == set(METRICS) - OLD
+    rows = report.rows
+    undefined = rows[rows.value.isna()]  # equal scores have no ranks to compare
+    assert set(zip(undefined.method, undefined.metric, strict=True)) == {
+        ("ones", "model_randomisation")
+    }
     assert report.units[0].checkpoint.startswith("mine ")
     before = report.settings["sha256"]
     with torch.no_grad():
@@ -632,7 +653,7 @@ def test_one_method_with_different_options_is_listed_with_its_options():
     methods.append(get_explainer("shapley_sampling"))
     names = [
         "shapley_sampling (permutations=1)", "shapley_sampling (permutations=2)",
-        "shapley_sampling", "random",
+        "shapley_sampling", *CONTROLS,
     ]  # fmt: skip
     report = gx.evaluate(model, SMILES[:2], methods, metrics=["auac"])
     assert list(report.methods) == names

@@ -10,6 +10,7 @@ from torch_geometric.nn import GraphConv, global_add_pool
 
 import graphxai as gx
 from graphxai.datasets.samples import digit_paths
+from graphxai.wrapping.heterogeneous import as_one_graph
 from graphxai.wrapping.removal import outputs_of_parts
 from small_graphs import graph
 from toy import random_graphormer
@@ -226,11 +227,41 @@ class Written(nn.Module):
         return global_add_pool(papers, batch_dict["paper"]) - 2.4
 
 
-def test_edges_of_a_heterogeneous_graph_go_type_by_type():
+def library():
+    """Return two authors of a paper each, and three papers of which two cite the next."""
     data = HeteroData()
     data["author"].x, data["paper"].x = torch.ones(2, 1), torch.ones(3, 1)
     data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [0, 1]])
     data["paper", "cites", "paper"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    return data
+
+
+@pytest.mark.parametrize("operator", ["mask", "delete"])
+def test_parts_of_a_heterogeneous_graph_may_lack_a_type_of_nodes(operator):
+    model = gx.wrap(Written(), kind="binary")
+    keep = torch.tensor(list(product([True, False], repeat=5)))  # the last have no papers
+    authors, papers = keep[:, :2].float(), keep[:, 2:].float()
+    written = (authors * papers[:, :2]).sum(1) + (papers[:, :2] * papers[:, 1:]).sum(1) / 2
+    for order in (torch.arange(32), torch.arange(31, -1, -1)):
+        outputs = outputs_of_parts(model, as_one_graph(library()), keep[order], operator)
+        assert outputs[:, 0].tolist() == pytest.approx((written - 2.4)[order].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("operator", ["mask", "delete"])
+def test_a_node_of_a_heterogeneous_graph_changes_the_class(operator):
+    model = gx.wrap(Written(), kind="binary")
+    results = gx.counterfactual_set(
+        model, [library(), library()], method="random", operator=operator
+    )
+    for result in results:
+        assert len(result) == 1
+        assert result.members[0] in {0, 1, 2, 3}  # the output is above 0 without the last paper
+        assert result.proven
+        assert result.after.label == "negative"
+
+
+def test_edges_of_a_heterogeneous_graph_go_type_by_type():
+    data = library()
     model = gx.wrap(Written(), kind="binary")  # the output is 2 + 1 - 2.4
     result = gx.counterfactual_set(model, data, of="edges", method="random")
     assert len(result) == 1

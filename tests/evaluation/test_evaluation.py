@@ -170,8 +170,8 @@ def test_every_metric_names_the_direction_of_its_paper():
     lower_is_better = {name for name, metric in METRICS.items() if not metric.higher_is_better}
     assert lower_is_better == {
         "au_mse", "positive_perturbation", "lodds", "sufficiency", "fidelity_minus",
-        "unfaithfulness", "partial_sums", "partial_sums_scaled", "complexity", "max_sensitivity",
-        "model_randomisation",
+        "unfaithfulness", "exchange_error", "partial_sums", "partial_sums_scaled", "complexity",
+        "max_sensitivity", "model_randomisation",
     }  # fmt: skip
 
 
@@ -361,25 +361,25 @@ def test_comparisons_are_a_table_and_words():
     assert list(compare_pairs(values, []).to_frame().columns) == list(frame.columns)
 
 
-def test_a_report_contains_every_row_and_always_the_control(tmp_path, small_figures):
+def test_a_report_contains_every_row_and_always_the_controls(tmp_path, small_figures):
     model = random_graphormer()
     inputs = ["CCO", "C1CC", SMILES, "CC(=O)[O-].[Na+]"]
     report = gx.evaluate(model, inputs, ["lrp", "gae"], operators=("mask", "zero"))
     assert [index for index, _ in report.rejected] == [1]
-    assert set(report.rows.method) == {"lrp", "gae", "random"}
-    assert len(report.rows) == 3 * 3 * 2 * 4
+    assert set(report.rows.method) == {"lrp", "gae", "random", "ones", "reverse"}
+    assert len(report.rows) == 3 * 5 * 2 * (4 + 1)  # with the share of the size
     table = report.table()
     assert table.attrs["n"] == 3
-    assert list(table.columns) == ["auac", "au_mse", "srg", "partial_sums_scaled"]
-    assert len(report.compare(metric="au_mse", operator="zero")) == 3
+    assert list(table.columns) == ["auac", "au_mse", "srg", "exchange_error"]
+    assert len(report.compare(metric="au_mse", operator="zero")) == 10
     folder = report.save(tmp_path / "bench")
     summary = (folder / "summary.md").read_text()
     assert "3 graphs" in summary
     assert all(f"* `{name}`: " in summary for name in report.metrics())  # what each measures
-    assert len((folder / "results.csv").read_text().splitlines()) == 73
+    assert len((folder / "results.csv").read_text().splitlines()) == 151
     best, every = report.against_the_best("auac"), report.compare(metric="auac")
-    assert [c.first for c in best] == [report.ranking("auac")[0]] * 2
-    tested = {frozenset((c.first, c.second)): c.p_adjusted for c in every}  # Holm over three pairs
+    assert [c.first for c in best] == [report.ranking("auac")[0]] * 4
+    tested = {frozenset((c.first, c.second)): c.p_adjusted for c in every}  # Holm over ten pairs
     assert all(c.p_adjusted == tested[frozenset((c.first, c.second))] for c in best)
     with pytest.raises(ValueError, match="no method 'lime'"):
         report.compare("lrp", "lime")

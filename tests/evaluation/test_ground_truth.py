@@ -180,9 +180,9 @@ def test_rows_contain_the_scores_of_each_graph() -> None:
     truths = [RULES["halogen"].truth(s) for s in ("Clc1ccccc1", "CCO", "CCC", "FC(F)F")]
     rows = evaluate_truth(model, MOLECULES, truths, ["gradient_input"], progress=False)
     assert tuple(rows.columns) == COLUMNS
-    assert rows.method.unique().tolist() == ["gradient_input", "random"]
+    assert rows.method.unique().tolist() == ["gradient_input", "random", "ones", "reverse"]
     assert set(rows.operator) == {"none"}
-    assert len(rows) == 2 * 4 * len(NODE_METRICS)
+    assert len(rows) == 4 * 4 * len(NODE_METRICS)
     for graph in (0, 3):
         relevance = explain(model, MOLECULES[graph], "gradient_input").relevance
         graph_rows = rows[(rows.graph == graph) & (rows.method == "gradient_input")]
@@ -391,7 +391,7 @@ def test_a_table_may_have_the_top_nodes_and_says_how_long_methods_took() -> None
     wanted = {f"{name}_{k}" for name in ("precision_at", "token_f1") for k in (1, 2)}
     assert wanted <= set(rows.metric)
     seconds = rows.attrs["seconds"]
-    assert seconds.keys() == {"lrp", "random"}
+    assert seconds.keys() == {"lrp", "random", "ones", "reverse"}
     table = detail(rows, seconds)
     assert "| ms | passes |" in table
     assert "| 1 forward, 1 backward |" in table

@@ -87,7 +87,7 @@ def test_attention_is_not_looked_for_where_there_is_none(graphs):
 
 def test_a_model_that_mixes_graphs_is_told_where(graphs):
     found = checked(lambda: Dense(mixes=True), graphs)
-    assert "graphs are mixed in attention, so they run one at a time" in found.notes["batches"]
+    assert "mixes the graphs of a batch in attention, so graphs run one" in found.notes["batches"]
     assert found.failures == []  # one at a time, they are explained alike
 
 

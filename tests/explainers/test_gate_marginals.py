@@ -10,7 +10,9 @@ from torch_geometric.data import Data
 import graphxai as gx
 from graphxai.evaluation.testing import check_batching, check_ledger
 from graphxai.explainers import get_explainer
-from graphxai.explainers.perturbation import between, random_halves
+from graphxai.explainers.orders import mean_and_error
+from graphxai.explainers.shapley import between, pooled
+from graphxai.explainers.shares import random_coalitions
 from toy import random_graphormer
 
 AMIDE = "NC(=O)c1cccs1"
@@ -66,7 +68,8 @@ def test_the_estimate_lies_where_james_and_stein_put_it():
     gates = torch.tensor([[1.0, 2.0, 0.0, 9.0]])
     mask = torch.tensor([[True, True, True, False]])
     samples = torch.tensor([[[2.0, 4.0, 1.0, 0.0]], [[4.0, 2.0, 1.0, 0.0]]])
-    estimate, error = between(gates, samples, mask)
+    sampled, noisy = mean_and_error(samples, mask.expand_as(samples))
+    estimate, error = between(gates, sampled, pooled(noisy, mask), mask)
     noise = 1.0 + 1.0 + 0.0  # the squared standard errors of the means 3, 3, 1
     weight = 1 - noise / (2**2 + 1**2 + 1**2)
     expected = [1 + weight * 2, 2 + weight * 1, weight * 1]
@@ -85,7 +88,7 @@ def test_scores_add_up_and_do_not_depend_on_other_graphs(smiles):
 
 def test_coalitions_come_in_all_sizes_and_are_never_empty():
     batch = batch_of(random_graphormer(), [AMIDE, "CC", "C"])
-    sizes = random_halves(batch, 8, seed=0).sum(-1)
+    sizes = random_coalitions(batch, 16, seed=0)[::2].sum(-1)
     assert sizes[:, 0].tolist() == [1, 1, 1, 2, 2, 3, 3, 4]
     assert sizes[:, 1:].unique().tolist() == [1]
 

@@ -15,7 +15,7 @@ from graphxai.engine.presence.run import PresencePlan
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import first_nodes
-from graphxai.explainers.path_marginals import marginals, marginals_of_present
+from graphxai.explainers.path_marginals import marginals_of_present, value_and_marginals
 from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, encoder, molecules, trained
@@ -36,7 +36,7 @@ def test_marginal_is_what_one_softmax_changes_by_without_the_node(pre_layernorm,
     tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
     present = torch.tensor([[True, False, True, True, False]])
     target = Target("b").resolve(model.config, model.encode(tokens, batch))
-    values = marginals(model, batch, tokens, bias, target.log_odds, present)
+    _, values = value_and_marginals(model, batch, tokens, bias, target.log_odds, present)
 
     shown = torch.tensor([True, True, False, True, True, False])  # with the graph token
     layers = []
@@ -138,7 +138,7 @@ def test_both_ends_of_the_order_count_alike():
             present[0, nodes] = True
             with explaining(model):
                 p = torch.sigmoid(model.encode(tokens, batch, present))[0, 0].detach()
-                of_logit = marginals(model, batch, tokens, bias, target, present)[0]
+                of_logit = value_and_marginals(model, batch, tokens, bias, target, present)[1][0]
             side.append(p * (1 - p) * of_logit)  # those of the probability
         scores = start + size(sum(first)) + size(sum(rest))
     by_both = get_explainer("path_marginals", rounds=6, ends="both").attribute(model, batch)

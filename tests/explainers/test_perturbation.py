@@ -98,9 +98,9 @@ class AllOrders(ShapleySampling):
 
     name = "all orders"
 
-    def random_orders(self, x):
+    def random_orders(self, x, number):
         every = torch.tensor(list(permutations(range(len(x)))))
-        return every.repeat(self.permutations // len(every), 1)
+        return every.repeat(number // len(every), 1)
 
 
 @pytest.mark.parametrize("operator", ["mask", "zero"])

@@ -204,7 +204,7 @@ class WithTable(nn.Module):
         return self.head(global_mean_pool((x @ table).tanh(), batch))
 
 
-def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
+def test_what_belongs_to_no_graph_is_kept_whole_for_each_of_them(batch):
     torch.manual_seed(0)
     model, table, graph = WithTable().eval(), torch.randn(9, 9), batch[0]
     config = ModelConfig("regression", "graph", return_type="raw")
@@ -218,8 +218,34 @@ def test_what_belongs_to_no_graph_is_kept_whole_or_the_batch_is_refused(batch):
         ]
     expected = explanation.prediction.item() - torch.tensor(outputs)
     assert torch.allclose(explanation.node_mask[:, 0], expected, atol=1e-5)
+    # graphs with the whole table each cannot share a pass, and alone have the outputs of the call
+    together = explained(model, batch, algorithm, config, batch=batch.batch, table=table)
+    alone = [
+        explained(
+            model, g, algorithm, config, batch=torch.zeros(len(g.x)).long(), table=table
+        ).node_mask
+        for g in batch.to_data_list()
+    ]
+    assert torch.allclose(together.node_mask, torch.cat(alone), atol=1e-5)
+
+
+def test_a_batch_is_refused_if_its_graphs_alone_have_other_outputs(batch):
+    class ByPlace(WithTable):
+        def forward(self, x, edge_index, batch, table):
+            places = torch.arange(len(x))[:, None] / 100
+            return super().forward(x * places, edge_index, batch, table)
+
+    model, table = ByPlace().eval(), torch.randn(9, 9)
+    config = ModelConfig("regression", "graph", return_type="raw")
     with pytest.raises(ValueError, match="cannot tell how table splits into the graphs"):
-        explained(model, batch, algorithm, config, batch=batch.batch, table=table)
+        explained(
+            model,
+            batch,
+            graphxai.explainers.pyg.Occlusion(),
+            config,
+            batch=batch.batch,
+            table=table,
+        )
 
 
 def test_pygs_own_metric_takes_the_result(batch):
@@ -367,4 +393,4 @@ def test_pygs_algorithms_are_evaluated_with_ours(model, batch):
     explainer = graphxai.explainers.pyg.from_pyg(GNNExplainer(epochs=3))
     wrapped = gx.wrap(model, kind="regression")
     report = gx.evaluate(wrapped, batch.to_data_list()[:2], [explainer, "lrp"], steps=5)
-    assert set(report.rows.method) == {"pyg_gnnexplainer", "lrp", "random"}
+    assert set(report.rows.method) == {"pyg_gnnexplainer", "lrp", "ones", "random", "reverse"}

@@ -260,7 +260,7 @@ def test_methods_that_do_not_hold_attention_constant_are_refused(method):
 
 @pytest.mark.parametrize("method", ["lrp_ah", "lrp_ah_ln"])
 def test_the_rules_are_the_methods_own(method):
-    model = random_graphormer()
+    model = random_graphormer().double()
     rules = Rules(attention=True, layernorm=method == "lrp_ah_ln")
     pairs = gx.pairs(model, "CCO", method)
     expected = pair_relevance(model, batch_of(model, ["CCO"]), rules=rules)[0][0]

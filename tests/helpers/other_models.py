@@ -16,6 +16,7 @@ from graphxai.explainers import REGISTRY, Explainer, get_explainer
 FEW_STEPS: dict[str, dict[str, int]] = {
     "gnn_explainer": {"epochs": 2},
     "shapley_sampling": {"permutations": 2},
+    "shares": {"coalitions": 6},
     "path_marginals": {"rounds": 4},
     "order_marginals": {"rounds": 1},
     "integrated_gradients": {"steps": 4},

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+import graphxai as gx
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -79,6 +81,7 @@ def test_the_sbom_names_the_javascript_weights_and_data_of_the_wheel_with_their_
     command = [sys.executable, ROOT / ".ci" / "sbom.py", wheel, sbom]
     subprocess.run(command, check=True, capture_output=True)
     listed = json.loads(sbom.read_text())
+    assert listed["metadata"]["component"]["version"] == gx.__version__
     parts = {each["bom-ref"].removeprefix("file:"): each for each in listed["components"]}
     assert "torch" in parts
     (depending,) = [each for each in listed["dependencies"] if each["ref"] == "root"]

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,12 @@ import torch
 import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
+from graphxai.learning import training
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.process import output_scale
+from graphxai.learning.processes.process import output_scale
+from graphxai.learning.processes.worth import Verdict, cost_of_marked, squared_errors
 from graphxai.learning.run import train_table
+from graphxai.learning.table import split_table
 from graphxai.learning.teachers import forests
 from graphxai.learning.teachers.choosing import NOISES
 from graphxai.learning.teachers.gaussian_process import Process, similarity
@@ -181,7 +185,6 @@ def test_values_keep_the_scale_of_their_task():
     [
         ({"ensemble": 2}, "--ensemble"),
         ({"teacher": False}, "--no-teacher"),
-        ({"keep_teacher": True}, "--keep-teacher"),
         ({"epochs": 3}, "--epochs"),
     ],
 )
@@ -220,3 +223,90 @@ def test_dividing_outputs_by_a_temperature_divides_the_logits(run):
         before = model(batch)
         model.divide_outputs(slice(0, 1), 2.0)
         assert torch.allclose(model(batch), before / 2)
+
+
+@pytest.mark.parametrize(
+    ("network", "choice"),
+    [(0.41, "network"), (0.30, "network"), (0.43, "process"), (0.60, "process")],
+)
+def test_one_fold_decides_whether_a_network_is_worth_its_time(network, choice):
+    verdict = Verdict(0.40, network, error=0.02, molecules=50, seconds=40.0)
+    assert verdict.choice == choice
+    assert f"difference {network - 0.4:+.3f} +- 0.020" in str(verdict)
+    assert ("saves about 40 s" in str(verdict)) == (choice == "process")
+
+
+def test_errors_of_all_kinds_of_tasks_are_those_of_the_formulas():
+    y = np.array([1.0, 0.0, np.nan])
+    value = squared_errors(Task("v", "regression", scale=2.0), np.array([3.0, 0.0, 1.0]), y)
+    np.testing.assert_allclose(value, [1.0, 0.0, np.nan])
+    binary = squared_errors(Task("b", "binary", ("n", "y")), np.array([0.25, 0.5, 0.5]), y)
+    np.testing.assert_allclose(binary, [0.5625, 0.25, np.nan])
+    readings = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]])
+    brier = squared_errors(Task("m", "multiclass", ("a", "b", "c")), readings, y)
+    np.testing.assert_allclose(brier, [0.04 + 0.25 + 0.09, 0.0, np.nan])
+
+
+@pytest.mark.parametrize("choice", ["process", "network"])
+def test_auto_writes_a_process_first_and_keeps_what_one_fold_chooses(
+    several, tmp_path, monkeypatch, choice
+):
+    pytest.importorskip("lightning")
+    monkeypatch.setattr(Verdict, "choice", choice)
+    quick = training.FINETUNING.__class__(epochs=2, progress=False)
+    monkeypatch.setattr("graphxai.learning.table.FINETUNING", quick)
+    monkeypatch.setattr("graphxai.learning.training.RECOMBINED", 20)
+    lines = []
+    table = clean_table(several, "smiles", ["size"])
+    folder = train_table(table, tmp_path, split="random", log=lines.append, progress=False)
+    assert folder == tmp_path / "model"
+    assert isinstance(gx.load(folder), KernelProcess) == (choice == "process")
+    written = lines.index(f"written: {folder}, a Gaussian process")
+    (said,) = (line for line in lines if line.startswith("mean squared errors on one fold"))
+    assert written < lines.index(said)
+    assert (tmp_path / "process" / "model").is_dir() == (choice == "network")
+    kept = folder if choice == "process" else tmp_path / "process" / "model"
+    assert isinstance(gx.load(kept), KernelProcess)
+    for row in rows_of(tmp_path / "test.csv")[:3]:
+        value = gx.predict(gx.load(folder), row["smiles"])["size"].value
+        assert float(row["size: predicted"]) == pytest.approx(value, abs=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"epochs": 3}, {"teacher": False}, {"init_weights": None}])
+def test_options_of_networks_choose_a_network(options):
+    assert gx.TableSettings(**options).chosen_model == "network"
+    assert gx.TableSettings().chosen_model == "auto"
+
+
+def test_without_structures_no_molecule_is_listed_and_none_accounts(several, tmp_path):
+    table = clean_table(several, "smiles", ["size"])
+    options = {"model": "process", "split": "random"}
+    folder = train_table(table, tmp_path / "without", without_structures=True, **options)
+    plain = train_table(table, tmp_path / "with", **options)
+    smiles = {row["smiles"] for row in rows_of(plain / "training.csv")}
+    for file in folder.iterdir():
+        assert not any(each.encode() in file.read_bytes() for each in smiles if len(each) > 8)
+    model, smiles = gx.load(folder), "CCCc1ccncc1"
+    account = gx.kernel_account(model, smiles)
+    with pytest.raises(ValueError, match="its training structures were not stored"):
+        account.by_training_molecule()
+    assert len(account.by_structure())
+    assert gx.predict(model, smiles)["size"].value == gx.predict(plain, smiles)["size"].value
+    assert "No structures are stored" in (folder / "README.md").read_text()
+
+
+def test_rows_marked_valid_are_counted_with_what_it_costs_not_to_learn_from_them(several, tmp_path):
+    rows = several.read_text().splitlines()
+    named = {4: "valid", 5: "test"}
+    parts = ["part", *(named.get(k % 6, "train") for k in range(60))]
+    marked = tmp_path / "marked.csv"
+    marked.write_text("\n".join(f"{row},{part}" for row, part in zip(rows, parts, strict=True)))
+    table = clean_table(marked, "smiles", ["size"], split_column="part")
+    source = split_table(table, gx.TableSettings(split_column="part", model="process"))
+    said = cost_of_marked(source)
+    count, learned = len(source.parts.valid), len(source.parts.train)
+    share = f"{count / (count + learned):.0%}"
+    assert said.startswith(f"{count} molecules are marked valid and never learned from ({share} of")
+    without, together = map(float, re.findall(r"by (\d\.\d+)", said))
+    assert 0 < together < without  # more molecules of the same series
+    assert cost_of_marked(split_table(table, gx.TableSettings(split="random"))) == ""

@@ -330,31 +330,6 @@ def test_an_ensemble_reads_a_class_from_its_value_and_has_not_seen_what_it_left_
     assert np.abs(seen - sizes).mean() < 0.7 * np.abs(unseen - sizes).mean()
 
 
-def test_a_stored_teacher_says_what_it_said_and_is_not_fitted_again(
-    few_trees: None, tmp_path: Path
-) -> None:
-    pytest.importorskip("sklearn")
-    tasks = (Task("large", "binary", ("no", "yes")), Task("size", "regression"))
-    sizes = np.array([Chem.MolFromSmiles(s).GetNumAtoms() for s in DRUGS], dtype=float)
-    y = np.stack([sizes > 13, sizes], axis=1)
-    y[0, 0] = np.nan
-    links = [Link("large", "size", 13.5)]
-    fits: list[int] = []
-
-    def fit() -> LinkedTeacher:
-        fits.append(1)
-        return LinkedTeacher.fit(tasks, DRUGS, y, links)
-
-    path = tmp_path / "teacher.safetensors"
-    fitted, stored = (distillation._fitted_once(path, fit, tasks, links) for _ in range(2))
-    assert fits == [1]
-    np.testing.assert_array_equal(stored.predict(DRUGS), fitted.predict(DRUGS))
-    np.testing.assert_array_equal(stored.left_out(), fitted.left_out())
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match=r"teacher.safetensors: the stored teacher is damaged"):
-        distillation._fitted_once(path, fit, tasks, links)
-
-
 def test_a_class_is_not_derived_from_a_value_that_contradicts_it() -> None:
     link = Link("active", "pIC50", 7.0)
     classes = np.array([1.0, 1, 1, 0, 0, 1, np.nan, 1])

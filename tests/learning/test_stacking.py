@@ -1,25 +1,18 @@
 """A teacher is the mean of its sources that predicts unseen scaffolds best."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
 from rdkit import Chem
-from safetensors import safe_open
-from safetensors.numpy import load, save
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.conformal import nearest_similarities
 from graphxai.learning.teachers import choosing, forests, stacking
 from graphxai.learning.teachers.choosing import choose_teacher, simplex_weights
 from graphxai.learning.teachers.gaussian_process import Process, similarity
-from graphxai.learning.teachers.saved_teacher import TEACHER, saved_teacher, teacher_file
 from graphxai.learning.teachers.stacking import (
-    ForestSource,
     MoleculeFeatures,
-    ProcessSource,
-    Teacher,
 )
 
 pytest.importorskip("sklearn")
@@ -34,7 +27,6 @@ TASKS = (
     Task("rare", "regression"),
 )
 RNG = np.random.default_rng(0)
-DIGEST = "f" * 64  # SHA-256 of the weights of the network beside a teacher
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +69,7 @@ def test_the_weights_are_the_best_of_a_fine_grid(classes):
     np.testing.assert_allclose(simplex_weights([truth + 0.0, truth + 1.0], y), [1, 0], atol=1e-6)
 
 
-def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(tmp_path):
+def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps():
     y = labels()
     teacher = choose_teacher(TASKS, SMILES, y)
     assert teacher.weights[3] is None  # ten labels
@@ -95,128 +87,6 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps(t
     left_out = teacher.left_out(0)
     np.testing.assert_array_equal(np.isnan(left_out), np.isnan(y[:, 0]))
     assert np.isnan(teacher.left_out(2)).all()  # several classes
-
-    (content,) = {teacher_file(teacher, DIGEST) for _ in range(8)}  # always the same bytes
-    (tmp_path / TEACHER).write_bytes(content)
-    saved = saved_teacher(tmp_path, DIGEST)
-    for readings, other in zip(predicted[:3], saved.predict(new)[:3], strict=True):
-        np.testing.assert_allclose(other, readings, rtol=1e-9)
-    assert list(saved.columns(new.smiles)) == [
-        "size: teacher (atoms)", "amine: teacher: no", "amine: teacher: yes",
-        "kind: teacher: a", "kind: teacher: b", "kind: teacher: c",
-    ]  # fmt: skip
-    (tmp_path / "teacher.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="is damaged"):
-        saved_teacher(tmp_path, DIGEST)
-
-
-@pytest.fixture(scope="module")
-def small_teacher():
-    """Fit a forest and a process by hand, for a value and for two classes."""
-    y = labels()[:, :2]
-    tasks = dict(enumerate(TASKS[:2]))
-    features = MoleculeFeatures(tuple(SMILES))
-    labelled = ~np.isnan(y[:, 0])
-    fitted = {
-        0: forests.Forest.fit(TASKS[0], features.forest[labelled], y[labelled, 0], trees=3),
-        1: forests.Forest.fit(TASKS[1], features.forest, y[:, 1], trees=3),
-    }
-    counts = features.process
-    process = Process.fit(similarity(counts, counts), np.arange(len(SMILES)), y)
-    sources = {
-        "forest": ForestSource("forest", fitted, {}),
-        "process": ProcessSource("process", tasks, process, counts),
-    }
-    shares = {"forest": 0.25, "process": 0.75}
-    return Teacher(TASKS[:2], sources, (shares, shares), ({}, {}), ("R2", "ROC-AUC"))
-
-
-def altered(teacher, folder, change):
-    """Write a teacher whose arrays, and JSON, were changed by hand."""
-    path = folder / TEACHER
-    path.write_bytes(teacher_file(teacher, DIGEST))
-    arrays = load(path.read_bytes())
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata()
-    about = json.loads(metadata["teacher"])
-    change(arrays, about)
-    metadata["teacher"] = json.dumps(about)
-    path.write_bytes(save(arrays, metadata=metadata))
-
-
-def set_array(name, position, value):
-    def change(arrays, about):
-        arrays[name][position] = value
-
-    return change
-
-
-def set_weights(*values):
-    def change(arrays, about):
-        about["weights"][0] = dict(zip(("forest", "process"), values, strict=True))
-
-    return change
-
-
-def set_about(key, value):
-    def change(arrays, about):
-        about[key] = value
-
-    return change
-
-
-def cut(arrays, about):
-    arrays["forest/0/left"] = arrays["forest/0/left"][:-1]
-
-
-def root_is_its_own_grandchild(arrays, about):
-    arrays["forest/0/left"][arrays["forest/0/left"][0]] = 0
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (root_is_its_own_grandchild, "child is no later node|has one child"),
-        (set_array("forest/0/right", 0, 0), "has one child"),
-        (set_array("forest/0/right", 0, 10**9), "child is no later node"),
-        (set_array("forest/0/left", 0, -5), "child is no later node"),
-        (cut, "differ in length"),
-        (set_array("forest/1/roots", 0, -1), "root is no node"),
-        (set_array("forest/1/roots", 0, 10**9), "root is no node"),
-        (set_array("forest/0/feature", 0, 2048), "a feature beyond the 2048"),
-        (set_array("forest/0/feature", 0, -3), "a feature beyond"),
-        (set_array("forest/0/threshold", 0, np.nan), "threshold is not a number"),
-        (set_array("forest/0/value", 0, np.inf), "value is not a finite number"),
-        (set_array("forest/1/value", (0, 0), -1.0), "do not add up to 1"),
-        (set_array("forest/1/classes_", 1, 7.0), "not those of its task"),
-        (set_array("process/weights", (0, 0), np.nan), "not finite numbers"),
-        (set_array("process/means", 0, np.inf), "not finite numbers"),
-        (set_array("process/width", 0, 0.0), "not finite numbers"),
-        (set_weights(np.nan, 1.0), "not shares that add up to 1"),
-        (set_weights(-1.0, 2.0), "not shares that add up to 1"),
-        (set_weights(0.9, 0.9), "not shares that add up to 1"),
-        (set_weights("a", 1.0), "not shares that add up to 1"),
-        (set_about("weights", []), "for each task"),
-        (set_about("sources", {"forest": [0, 5], "process": [0, 1]}), "task that is not there"),
-        (set_about("sources", {"forest": [0], "process": [0, 1]}), "does not predict task 1"),
-        (set_about("sources", {"oracle": [0, 1]}), "'oracle' is no source"),
-        (set_about("tasks", 5), "not iterable"),
-    ],
-)
-def test_a_teacher_that_could_not_have_been_saved_is_refused(
-    small_teacher, tmp_path, change, reason
-):
-    altered(small_teacher, tmp_path, lambda arrays, about: None)
-    assert saved_teacher(tmp_path, DIGEST) is not None
-    altered(small_teacher, tmp_path, change)
-    with pytest.raises(ValueError, match=rf"is damaged \(.*(?:{reason}).*delete it, or train"):
-        saved_teacher(tmp_path, DIGEST)
-
-
-def test_a_teacher_of_other_weights_is_refused(small_teacher, tmp_path):
-    (tmp_path / TEACHER).write_bytes(teacher_file(small_teacher, "0" * 64))
-    with pytest.raises(ValueError, match="belongs to other weights: delete it, or repeat"):
-        saved_teacher(tmp_path, DIGEST)
 
 
 def test_labels_of_other_folds_alone_make_a_prediction_out_of_fold():

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import graphxai as gx
 from graphxai.contract.prediction_metrics import readings
 from graphxai.contract.tasks import Task
 from graphxai.learning import scores as training_scores
+from graphxai.learning import settings as settings_module
 from graphxai.learning import training
 from graphxai.learning.calibration import task_temperature
 from graphxai.learning.card import score_rows
@@ -355,8 +357,8 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert "different settings (seed)" in error
 
 
-def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_columns(run, tmp_path):
-    """One run of two covers a pattern, a time column, rare classes, salts and a kept teacher."""
+def test_many_targets_have_one_table_replicates_and_a_spread(run, tmp_path):
+    """One run of two covers a pattern, a time column, rare classes and salts."""
     path, out = tmp_path / "many.csv", tmp_path / "run"
     lines = ["name,smiles,year,a-1,a-2,a-3,a-4,b"]
     for k, smiles in enumerate(MOLECULES):
@@ -366,7 +368,7 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     path.write_text("\n".join(lines) + "\n")
     code, text, error = run(
         "train", path, "--target-column", "a-*", "--time-column", "year", "--epochs", 1,
-        "--keep-teacher", "--replicates", 2, "--out", out,
+        "--replicates", 2, "--out", out,
     )  # fmt: skip
     assert code == 0, error
     text += error
@@ -401,14 +403,6 @@ def test_many_targets_have_one_table_replicates_a_spread_and_the_teacher_its_col
     code, text, error = run("predict", path, "--model", out)
     assert code == 0, error
     predicted = list(csv.DictReader(text.splitlines()))
-    assert {"a-1: teacher", "a-3: teacher: 1"} <= set(predicted[0])
-    truth = [len(MOLECULES[k]) for k in range(44, 49)]
-    errors = np.array([float(predicted[k]["a-1: teacher"]) for k in range(44, 49)]) - truth
-    expected = scores["a-1"]["scores"]["teacher"]["RMSE"][0]
-    assert np.sqrt((errors**2).mean()) == pytest.approx(expected, rel=1e-3)
-    code, text, error = run("predict", MOLECULES[46], "--model", out)
-    assert code == 0, error
-    assert f"a-1: teacher: {predicted[46]['a-1: teacher']}" in text
     salted = next(k for k, smiles in enumerate(MOLECULES) if k % 2 and "N" in smiles)
     assert predicted[salted]["smiles"] == f"{MOLECULES[salted]}.Cl"
     assert predicted[salted]["parent"] == Chem.CanonSmiles(MOLECULES[salted])
@@ -446,19 +440,17 @@ def test_an_ensemble_shares_its_teacher_and_predicts_the_mean(run, table, tmp_pa
     assert "standard deviation over 2 models" in text
 
 
-def test_a_network_behind_its_teacher_says_so_and_offers_the_teacher():
+def test_a_network_behind_its_teacher_says_so_and_offers_a_process():
     truth, rng = np.arange(30.0), np.random.default_rng(0)
     predicted = truth + rng.normal(scale=5, size=30)
     scores = {"size": measure("regression", {"graphormer": predicted, "teacher": truth}, truth)}
-    (line,) = teacher_ahead(scores, stored=False)
+    (line,) = teacher_ahead(scores)
     assert line.startswith("the teacher predicts size better than this model on the test molecules")
-    assert "--resume --keep-teacher" in line
+    assert "--model process" in line
     network = metrics.r2_score(truth, predicted)
     assert f"(R2 1.000 against {network:.3f})" in line  # scores, and no difference of two
-    (line,) = teacher_ahead(scores, stored=True)
-    assert "beside the model's" in line
     level = {"graphormer": predicted, "teacher": truth + rng.normal(scale=5, size=30)}
-    assert teacher_ahead({"size": measure("regression", level, truth)}, stored=True) == []
+    assert teacher_ahead({"size": measure("regression", level, truth)}) == []
 
 
 def test_a_rare_class_is_where_a_new_head_starts():
@@ -572,8 +564,12 @@ def test_options_are_fields_of_the_settings_and_a_wrong_name_is_corrected(table,
     assert settings.split_kind == "time"
     with pytest.raises(ValueError, match="--split and --time-column cannot be combined"):
         gx.TableSettings(split="random", time_column="day")
-    with pytest.raises(ValueError, match="no teacher to keep"):
-        gx.TableSettings(teacher=False, keep_teacher=True)
+    settings_module.warn_once.cache_clear()
+    with pytest.warns(UserWarning, match="keep_teacher does nothing any more: a teacher is not"):
+        gx.TableSettings(keep_teacher=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gx.TableSettings(keep_teacher=True)  # said once
     with pytest.raises(ValueError, match="1 to 50 networks, not 51"):
         gx.TableSettings(ensemble=51)
     clean = clean_table(table, "SMILES", ["size"])
@@ -673,7 +669,6 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
             "for bace, mnist-superpixels or a data set of OGB, not for a",
         ),
         (("bace", "--split", "clusters"), "split by scaffold or at random"),
-        ((None, "--target-column", "size", "--no-teacher", "--keep-teacher"), "no teacher to keep"),
         (
             (None, "--target-column", "size", "--split", "random", "--time-column", "id"),
             "cannot be combined",

@@ -287,6 +287,21 @@ def test_missing_files_and_pickles_are_named(folder, tmp_path):
         locate(tmp_path / "nowhere")
 
 
+def test_a_folder_without_any_weights_is_named_without_a_word_of_pickles(folder):
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: no such file\.$"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_precision_are_read_as_numbers_of_32_bits(folder, kind):
+    stored = {name: value.to(kind) for name, value in load_file(folder / WEIGHTS).items()}
+    save_file(stored, folder / WEIGHTS)
+    for name, value in load_checkpoint(folder).state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, stored[name].float())
+
+
 def test_a_published_checkpoint_with_a_missing_key_is_named(tmp_path):
     config = {"model_type": "graphormer", "num_hidden_layers": 3}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -89,6 +89,13 @@ def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
     assert e.svg(agreed=True) != e.svg()
     assert "standard deviation over 3 models" in e.spread_note
     assert e.to_frame()["contested"].tolist() == signs
+    agreed = [
+        np.mean([v * r > 0 for v in c]) for c, r in zip(e.members.T, e.relevance, strict=True)
+    ]
+    assert e.to_frame()["agreement"].tolist() == pytest.approx(agreed)
+    assert e.agreement.min() >= 1 / 3
+    assert (e.agreement[~e.contested] == 1).all()
+    assert gx.explain(model.members[0], "CCO").agreement is None
     assert np.allclose(e.to_dict()["members"], e.members)
     with pytest.raises(ValueError, match="ensemble"):
         gx.explain(model.members[0], "CCO").svg(agreed=True)

@@ -110,5 +110,8 @@ def test_what_does_not_fit_is_refused(model):
         model(collate([plain]))
     with pytest.raises(ValueError, match="up to 1,048,576 rows"):
         molecule_config([Task("y", "regression")], environments=1 << 21)
+    with pytest.raises(ValueError, match="a radius of up to 16, not 8 and 17"):
+        molecule_config([Task("y", "regression")], environments=8, environment_radius=17)
+    assert molecule_config([Task("y", "regression")], environments=1, environment_radius=16)
     with pytest.raises(ValueError, match="categorical"):
         type(model.config)((Task("y", "regression"),), num_node_features=3, environments=8)

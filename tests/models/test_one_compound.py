@@ -11,7 +11,7 @@ import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
 from graphxai.datasets.training_set import training_set_of
-from graphxai.evaluation import node_series
+from graphxai.evaluation import Refit, node_series
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.models.graphormer import Graphormer, set_standardisation
 from graphxai.visualization import molecule_svg
@@ -185,3 +185,17 @@ def test_diastereomers_of_a_symmetric_property_differ():
 def test_classes_cannot_be_symmetric():
     with pytest.raises(ValueError, match="symmetric is for values"):
         replace(gx.load("bace").config, symmetric=True)
+
+
+@pytest.mark.parametrize("refit", [None, "f-fidelity"])
+def test_mirror_images_have_one_report(refit, tmp_path, small_figures):
+    """Random removals, and training graphs without nodes, depend on no drawing of a compound."""
+    reports = []
+    for k, image in enumerate(IMAGES):
+        trained = Refit(refit, [image, "CCO"], [2.0, -0.3], epochs=2) if refit else None
+        options = {"refit": trained, "out": tmp_path / str(k), "progress": False}
+        smiles = [image, "CC[C@H](C)N", "c1ccccc1O"]
+        reports.append(gx.evaluate("lipophilicity", smiles, ["lrp"], **options))
+    np.testing.assert_allclose(*(r.robustness["mask"].values for r in reports), atol=1e-5)
+    for name in reports[0].metrics():
+        np.testing.assert_allclose(*(r.values(name)["lrp"] for r in reports), atol=1e-5)

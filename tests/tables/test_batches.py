@@ -3,7 +3,6 @@
 import csv
 import json
 import pickle
-import re
 
 import pytest
 
@@ -12,6 +11,8 @@ from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch
 from graphxai.tables.run import explain_table, predict_table
+from one_compound import MODELS
+from one_compound import test_part as of_test_part
 from toy import random_graphormer
 
 SMILES = ["CCO", "C1CC", "c1ccccc1O", "C[*+]"]
@@ -95,43 +96,6 @@ def test_what_would_fail_on_every_molecule_is_refused_at_once(folder, options, m
         ExplainBatch(**({"model": folder} | options)).check()
 
 
-class Counting:
-    """A teacher that predicts the number of letters in a SMILES."""
-
-    headings = ("pIC50: teacher",)
-
-    def columns(self, smiles):
-        return {"pIC50: teacher": [float(len(text)) for text in smiles]}
-
-
-@pytest.fixture
-def taught(monkeypatch):
-    monkeypatch.setattr("graphxai.tables.cells.teacher_of", lambda model: Counting())
-
-
-@pytest.mark.parametrize("kind", [ExplainBatch, PredictBatch])
-def test_what_the_teacher_predicts_stands_in_every_row(folder, taught, kind):
-    rows = [row for row in kind(folder)(["CCO", "C1CC", "CC"], [1, 2, 3]) if "reason" not in row]
-    assert [row["pIC50: teacher"] for row in rows] == ["3", "2"]
-
-
-def test_the_teachers_of_several_models_with_one_task_have_columns_of_their_own(folder, taught):
-    batch = PredictBatch((folder, folder))
-    (row,) = batch(["CCO"], [1])
-    teachers = [name for name in batch.columns() if "teacher" in name]
-    assert len(set(teachers)) == 2
-    assert {row[name] for name in teachers} == {"3"}
-    assert list(row) == list(batch.columns())
-
-
-def test_the_basket_of_a_report_has_what_the_teacher_predicts(folder, taught, tmp_path):
-    for model in (folder, [folder, folder]):
-        page = gx.report(model, ["CCO"], tmp_path / "r.html", detailed=0).read_text("utf-8")
-        data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
-        cells = dict(zip(data["columns"], data["molecules"][0]["cells"], strict=True))
-        assert {cells[name] for name in cells if "teacher" in name} == {"3"}
-
-
 def test_one_and_several_models_write_the_same_cells_of_a_property():
     smiles, numbers = ["CC(=O)[O-].[Na+]", "CCO"], [1, 2]
     alone = PredictBatch("lipophilicity")(smiles, numbers)
@@ -150,3 +114,34 @@ def test_a_frame_of_predictions_has_the_parent_and_note_of_the_table(models):
     for name in ("parent", "note"):
         assert frame[name].fillna("").tolist() == [row[name] for row in rows]
     assert frame["parent"].tolist()[0] == "CC(=O)O"
+
+
+# -- in any company --------------------------------------------------------------------------------
+
+COMPOUNDS = 7  # of each model, of all sizes
+COMPANIES = {
+    "alone": [[k] for k in range(COMPOUNDS)],
+    "in twos": [[0, 1], [2, 3], [4, 5], [6]],
+    "together": [[*range(COMPOUNDS)]],
+    "one less": [[*range(COMPOUNDS - 1)]],
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", [PredictBatch, ExplainBatch])
+def test_a_row_is_equal_to_the_byte_in_any_company(name, kind):
+    texts = sorted(of_test_part(name), key=len)
+    batch, texts = kind(gx.load(name)), texts[:: len(texts) // COMPOUNDS][:COMPOUNDS]
+    rows = {
+        company: {row["row"]: row for g in groups for row in batch([texts[k] for k in g], g)}
+        for company, groups in COMPANIES.items()
+    }
+    for company in rows.values():
+        assert company == {k: row for k, row in rows["alone"].items() if k in company}
+
+
+def test_an_explanation_is_equal_to_the_byte_in_any_company():
+    texts = of_test_part("bace")[:5]
+    together = gx.explain("bace", texts)
+    for text, e in zip(texts, together, strict=True):
+        assert json.dumps(gx.explain("bace", text).to_dict()) == json.dumps(e.to_dict())

@@ -122,7 +122,13 @@ def test_counterfactuals_reach_a_value(model):
 def test_methods_are_measured_and_an_explanation_is_trusted_or_not(model):
     report = gx.evaluate(model, SMILES[:4], ["lrp", "occlusion"])
     assert isinstance(report, Report)
-    assert {unit.method for unit in report.units} == {"lrp", "occlusion", "random"}
+    assert {unit.method for unit in report.units} == {
+        "lrp",
+        "occlusion",
+        "ones",
+        "random",
+        "reverse",
+    }
     assert "ledger" in str(gx.trust(model, SMILES[1]))
 
 

@@ -13,17 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rdkit import Chem
+from rdkit.DataStructs import TanimotoSimilarity
 from typer.testing import CliRunner
 
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import ecfp4_bits
+from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.drawing import UNIT, drawing
 from graphxai.tables.report.cards import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
 from graphxai.tables.report.contents import WIDTH, similarity_map
 from graphxai.tables.report.full_cards import default_goal
 from graphxai.tables.report.page import card_html, embedded
+from graphxai.tables.report.structure_activity import StructureActivity
 from graphxai.visualization import Scale
 from graphxai.visualization.text import minus_signs
 from toy import random_graphormer
@@ -281,6 +285,14 @@ def test_similar_molecules_lie_side_by_side_on_the_map(bace, tmp_path):
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + 1e9 * np.eye(len(smiles))
     assert np.mean(family[apart.argmin(axis=1)] == family) > 0.9
     assert 0.5 < places_on_map["kept"] <= 1
+    bits = [ecfp4_bits(mol) for mol in molecules]
+    for place, similar in enumerate(places_on_map["similar"]):
+        exact = np.array([TanimotoSimilarity(bits[place], other) for other in bits])
+        assert similar[0] == [place, 100]
+        assert [percent for _, percent in similar] == np.rint(
+            100 * np.sort(exact)[::-1][:20]
+        ).tolist()
+        assert [np.rint(100 * exact[k]) for k, _ in similar] == [p for _, p in similar]
     assert similarity_map(molecules[:4]) is None
     alike = similarity_map([molecules[0]] * 6)
     assert alike is not None
@@ -323,14 +335,12 @@ def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_
     wanted = {"counterfactuals": 1, "towards": "pIC50: >9", "detailed": 9, "target": "pIC50"}
     _, data = read(gx.report(bace, table, tmp_path / "r.html", level=0.8, **wanted))
     (shown,) = data["molecules"][0]["changes"]["found"]
-    assert shown["measured"].startswith("measured pIC50 4.75 (before 4)")
-    half = np.hypot(
-        *(
-            p.at(0.8).interval[1] - p.value
-            for p in (counterfactual.before, counterfactual.prediction)
-        )
-    )
-    low = counterfactual.predicted_change - half
+    (same,) = gx.counterfactuals(bace, start, "pIC50: >9", measured=table, **options)
+    assert shown["smiles"] == same.smiles != counterfactual.smiles  # the table's own are not new
+    assert shown["measured"].startswith("expected +")
+    assert shown["measured"].endswith("pIC50 +0.75 in 1 pair")
+    ends = [p.at(0.8).interval[1] - p.value for p in (same.before, same.prediction)]
+    low = same.predicted_change - np.hypot(*ends)
     assert f"(80 %: {low:+.2f} to " in shown["change"].replace("−", "-")
 
 
@@ -783,6 +793,35 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     assert substituents == sorted(substituents)  # equal ones stand together
     assert by_place[4][1] == [6.5, 2]
     assert "*Cl" in by_place[4][0]
+
+
+def test_a_series_has_what_each_r_group_adds_and_its_empty_cells_filled():
+    ring, acyl = {"": 0.0, "F": 0.5, "Cl": 1.0, "OC": 1.5}, {"C": 0.0, "CC": 0.25, "FC": 1.0}
+    values = {
+        f"{tail}C(=O)Nc1ccc{f'({part})' if part else ''}cc1": 5 + a + b
+        for part, a in ring.items()
+        for tail, b in acyl.items()
+        if (part, tail) != ("OC", "FC")
+    }
+    panel = ModelPanel.of(random_graphormer(num_layers=1))
+    sar = StructureActivity(panel, list(values), {"pIC50": list(values.values())})
+    table = sar.core("c1cc([*:1])ccc1NC(=O)[*:2]", list(sar.places))
+    (fit,) = table["fits"]
+    assert (fit["name"], fit["compounds"]) == ("pIC50", 11)
+    assert fit["q2"] > 0.9
+    adds = {(group, part): value for group, part, _, value, *_ in fit["parts"]}
+    assert adds["R1", "*OC"] - adds["R1", "*[H]"] == pytest.approx(1.5, abs=0.2)
+    empty = [
+        (own, other, value)
+        for own, cells, is_empty in fit["matrix"]
+        for (other, value, *_), left in zip(cells, is_empty, strict=True)
+        if left
+    ]
+    ((own, other, value),) = empty
+    assert {own, other} == {"*OC", "*CF"}
+    assert value == pytest.approx(7.5, abs=0.3)
+    few = sar.core("c1cc([*:1])ccc1NC(=O)[*:2]", list(sar.places)[:4])
+    assert few["fits"] == []
 
 
 def test_a_core_of_r_groups_is_drawn_with_their_numbers():

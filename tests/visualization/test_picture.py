@@ -11,7 +11,7 @@ from rdkit import Chem
 
 from graphxai import visualization
 from graphxai.visualization import PictureOptions, PlainGraph, fragments, pairs
-from graphxai.visualization.picture import PictureKeywords
+from graphxai.visualization.color import PictureKeywords
 
 OPTIONS = [each.name for each in fields(PictureOptions)]
 RELEVANCE = np.array([1.0, -0.5, 0.25])

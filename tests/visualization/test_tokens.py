@@ -3,12 +3,14 @@
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import graphxai as gx
-from graphxai.visualization import Scale, tokens_svg
+from graphxai.visualization import PALETTES, Scale, tokens_svg
+from graphxai.visualization.frame import ink_on
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -61,3 +63,31 @@ def test_the_explanation_of_a_sentence_is_drawn_and_saved(tmp_path) -> None:
     assert [re.split(":", title)[0] for title in titles] == ["a", "fine", "day"]
     assert [title.split(":")[0] for title, *_ in boxes(explanation.svg())] == ["0", "1", "2"]
     assert explanation.node_word == "tokens"
+
+
+def test_a_word_is_read_on_every_colour_of_its_box() -> None:
+    """WCAG 2.1 asks for a contrast of 4.5 between a text and what lies under it."""
+    for palette in PALETTES:
+        svg = tokens_svg(np.linspace(-1, 1, 81), words=["a"] * 81, scale=Scale(1.0, palette))
+        pairs = re.findall(r'fill="(#\w{6})"/><g[^>]* fill="(#\w{6})"', svg)
+        assert len(pairs) == 81
+        for box, ink in pairs:
+            assert contrast(box, ink) >= 4.5, (palette, box)
+
+
+@pytest.mark.parametrize(
+    "color", ["#000000", "#767676", "#e3544a", "#0000ff", "#00ff00", "#ffffff"]
+)
+def test_ink_has_the_better_contrast_of_black_and_white(color) -> None:
+    best = max(contrast(color, "#000000"), contrast(color, "#ffffff"))
+    assert contrast(color, ink_on(color)) == best >= 21**0.5
+
+
+def contrast(first: str, second: str) -> float:
+    """Return the contrast of two colours such as #0a0b0c, as WCAG 2.1 defines it."""
+    luminances = []
+    for color in (first, second):
+        parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        luminances.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return (max(luminances) + 0.05) / (min(luminances) + 0.05)

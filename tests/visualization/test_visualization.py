@@ -317,15 +317,15 @@ def test_drawing_neither_changes_the_molecule_nor_depends_on_its_past(mol: Chem.
         rdDepictor.SetPreferCoordGen(False)
 
 
-def test_an_aligned_layout_is_kept_on_request() -> None:
+def test_a_layout_is_kept_unless_another_is_wanted() -> None:
     ethanol = Chem.MolFromSmiles("CCO")
     rdDepictor.Compute2DCoords(ethanol)
     conformer = ethanol.GetConformer()
     for index, (x, y) in enumerate([(0, 0), (0, 1.5), (0, 3)]):
         conformer.SetAtomPosition(index, (x, y, 0))
-    kept = elements(molecule_svg(ethanol, np.ones(3), keep_layout=True), "data-atom")
+    kept = elements(molecule_svg(ethanol, np.ones(3)), "data-atom")
     assert len({atom.get("cx") for atom in kept.values()}) == 1
-    fresh = elements(molecule_svg(ethanol, np.ones(3)), "data-atom")
+    fresh = elements(molecule_svg(ethanol, np.ones(3), keep_layout=False), "data-atom")
     assert len({atom.get("cx") for atom in fresh.values()}) == 3
 
 

@@ -54,7 +54,8 @@ def test_segments_cover_the_pixels_they_own() -> None:
     relevance = np.array([1.0, -1.0, 0.5, -0.25])
     svg = superpixel_svg(image, segments, relevance, size=200, show_image=False, color_bar=False)
     picture = pixels(svg)
-    inner = picture[16:216, 16:216][25::50, 25::50]  # centre of each pixel of the image
+    # near the centre of each pixel of the image, between the white lines of negative relevance
+    inner = picture[16:216, 16:216][25::50, 29::50]
     np.testing.assert_array_equal(inner, np.rint(Scale(1.0).rgb(relevance[segments]) * 255))
 
 
@@ -160,3 +161,32 @@ def test_a_grid_of_nothing_is_refused() -> None:
         grid_svg([panel(0)], 0)
     with pytest.raises(ValueError, match="panel 1 is not an SVG"):
         grid_svg([panel(0), "<p>no</p>"], 2)
+
+
+def test_panels_stand_in_the_middle_with_the_key_below_them() -> None:
+    image, segments, values = np.zeros((4, 4)), np.arange(16).reshape(4, 4) // 8, [1.0, -1.0]
+    alone = superpixel_svg(image, segments, values, size=100)
+    row = superpixel_row_svg(image, segments, {"a": values, "b": values}, size=100)
+    for svg, count in ((alone, 2), (row, 4)):
+        root = ElementTree.fromstring(svg)
+        width, height = float(root.get("width")), float(root.get("height"))
+        panels = [(float(x), float(y)) for x, y in re.findall(PANEL, svg)]
+        lefts = [x for x, _ in panels]
+        assert len(panels) == count
+        assert len({y for _, y in panels}) == 1
+        assert np.diff(lefts).min() > 100
+        assert lefts[0] == pytest.approx(width - (lefts[-1] + 100))
+        keys = [float(y) for y in re.findall(KEY, svg)]
+        assert panels[0][1] + 100 < min(keys) < max(keys) < height
+
+
+PANEL = re.compile(r'<g transform="translate\((\S+) (\S+)\)">')
+KEY = re.compile(r'aria-label="(?:for|against|[−+]1)"[^>]*translate\(\S+ (\S+)\)')
+
+
+def test_the_description_of_a_digit_has_no_sentence_without_words() -> None:
+    image, segments = np.zeros((2, 2)), np.array([[0, 0], [1, 1]])
+    for subtitle, start in (("", "2 superpixels"), (" An eight ", "An eight. 2 superpixels")):
+        svg = superpixel_svg(image, segments, [1.0, -1.0], subtitle=subtitle)
+        (text,) = re.findall("<desc[^>]*>(.*?)</desc>", svg)
+        assert text.startswith(start)

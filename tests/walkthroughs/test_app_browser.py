@@ -372,7 +372,7 @@ def drop(page, data):
 def test_hostile_smiles_tables_and_links_run_nothing(page):
     start(page)
     show(page, ATTACK)
-    page.wait("byId('notice').textContent.includes('is not a SMILES')")
+    page.wait("byId('notice').textContent.includes('is a reaction: give one molecule')")
     assert page.js(NODES) == 1
     quoted = ATTACK.replace('"', '""')
     table = f'name,smiles\n"{quoted}",CCO\nx,"{quoted}"\ny,CCN\n'

@@ -215,3 +215,66 @@ def test_codes_that_nodes_do_not_look_up_are_refused_where_their_rows_are_needed
     model = gx.wrap(SortedFirst().eval(), kind="regression")
     with pytest.raises((InputError, ValueError), match=r"nothing is looked up by them alone|atten"):
         gx.explain(model, path(0, 1, 2), method)
+
+
+# -- codes that are not entries of x, and look-ups that cannot be followed -------------------------
+
+
+class WithDegrees(nn.Module):
+    """Adds what it looks up for degrees, which it counts itself, to what it looks up for codes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.atoms, self.degrees = nn.Embedding(9, 6), nn.Embedding(9, 6)
+        self.out = nn.Linear(6, 1)
+
+    def forward(self, x, edge_index, batch):
+        one = torch.ones_like(edge_index[1])
+        degrees = torch.zeros_like(x).index_add(0, edge_index[1], one)
+        h = self.atoms(x) + self.degrees(degrees)
+        return self.out(global_add_pool(F.gelu(h), batch))
+
+
+def ring_of_codes(nodes):
+    order = torch.arange(nodes)
+    edges = torch.stack([order, order.roll(1)])
+    return Data(x=order % 9, edge_index=torch.cat([edges, edges.flip(0)], 1))
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "integrated_gradients"])
+def test_degrees_that_an_embedding_looks_up_count_as_features(method):
+    module, graphs = WithDegrees().eval(), [ring_of_codes(4), ring_of_codes(7)]
+    by_default = gx.explain(gx.wrap(module, kind="regression"), graphs, method)
+    named = gx.wrap(module, kind="regression", embedding=("atoms", "degrees"))
+    for e, wanted in zip(by_default, gx.explain(named, graphs, method), strict=True):
+        assert e.relevance == pytest.approx(wanted.relevance, abs=1e-6)
+    atoms = gx.explain(gx.wrap(module, kind="regression", embedding="atoms"), graphs[0], method)
+    assert abs(atoms.relevance - by_default[0].relevance).max() > 1e-3
+
+
+UNSEEN = {
+    "gather": lambda table, x: table.weight.gather(0, x[:, None].expand(-1, 6)),
+    "comparison": lambda table, x: torch.einsum(
+        "nc,cd->nd", (x[:, None] == torch.arange(9)).float(), table.weight
+    ),
+    "powers": lambda table, x: table.weight[3] ** x[:, None],
+}
+
+
+@pytest.mark.parametrize("how", UNSEEN)
+def test_look_ups_that_cannot_be_followed_are_refused_and_nodes_can_still_be_removed(how):
+    class Model(WithDegrees):
+        def forward(self, x, edge_index, batch):
+            return self.out(global_add_pool(F.gelu(UNSEEN[how](self.atoms, x)), batch))
+
+    module, graphs = Model().eval(), [ring_of_codes(4), ring_of_codes(7)]
+    for method in ("lrp", "integrated_gradients", "lrp_path"):
+        with pytest.raises(ValueError, match="cannot carry gradients, and nothing is looked up"):
+            gx.explain(gx.wrap(module, kind="regression"), graphs, method, on_error="raise")
+    for e, data in zip(
+        gx.explain(gx.wrap(module, kind="regression"), graphs, "occlusion"), graphs, strict=True
+    ):
+        with torch.no_grad():
+            one_each = module.out(F.gelu(UNSEEN[how](module.atoms, data.x))) - module.out.bias
+        assert e.relevance == pytest.approx(one_each[:, 0].numpy(), abs=1e-5)

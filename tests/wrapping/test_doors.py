@@ -10,7 +10,6 @@ from torch_geometric.nn import global_add_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
-from graphxai.contract.checkpoint_files import CheckpointError
 from graphxai.contract.inputs import InputError
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
@@ -100,6 +99,82 @@ def test_an_accepted_graph_has_the_output_of_the_models_own_call(carries):
         assert e.prediction.value == pytest.approx(own_output(module, graph), abs=1e-6)
     wanted = relevance(module, [ring(4)], "lrp")
     agree(relevance(module, [graph], "lrp"), wanted)
+
+
+class ReadsAll(Model):
+    """A model that reads every optional attribute of a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.bond, self.place = nn.Linear(2, DIM), nn.Linear(3, DIM)
+
+    def forward(self, x, edge_index, batch, batch_size, edge_attr=None, pos=None, charge=None):
+        h = self.first(x)
+        h = h if pos is None else h + self.place(pos)
+        messages = h[edge_index[0]].tanh()
+        messages = messages if edge_attr is None else messages * self.bond(edge_attr).sigmoid()
+        h = h.index_add(0, edge_index[1], messages)
+        outputs = self.out(global_add_pool(nn.functional.gelu(h), batch, size=batch_size))
+        return outputs if charge is None else outputs + charge[:, None]
+
+
+ROWS = {  # the same numbers, lying otherwise in memory or of another type
+    "as they are": lambda x: x,
+    "transposed": lambda x: x.T.contiguous().T,
+    "a slice": lambda x: torch.stack([x, -x], 1)[:, 0],
+    "backwards": lambda x: x.flip(0).flip(0),
+    "a parameter": lambda x: nn.Parameter(x),
+    "double": lambda x: x.double(),
+    "half": lambda x: x.half(),
+    "bfloat16": lambda x: x.bfloat16(),
+}
+EDGES = {
+    "as they are": lambda e: e,
+    "transposed": lambda e: e.T.contiguous().T,
+    "32 bits": lambda e: e.int(),
+    "none": lambda e: e[:, :0],
+    "one, to itself": lambda e: e[:1, :1].expand(2, 1),
+}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_graphs_carry_their_outputs_are_those_of_the_models_own_call(seed):
+    """Graphs of one list carry different things, in different types and orders of memory."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def any_of(values):
+        values = list(values)
+        return values[int(torch.randint(len(values), (), generator=draw))]
+
+    module, graphs, wanted = ReadsAll().eval(), [], []
+    rows, edges = ROWS[any_of(ROWS)], EDGES[any_of(EDGES)]
+    carried = {name for name in ("edge_attr", "pos", "charge", "batch") if any_of((True, False))}
+    for nodes in (any_of((1, 2, 4)), 5, any_of((3, 9))):
+        graph = ring(max(nodes, 2))
+        graph.x, graph.edge_index = rows(graph.x[:nodes]), edges(graph.edge_index % nodes)
+        count = graph.edge_index.shape[1]
+        further = {
+            "edge_attr": rows(torch.randn(count, 2, generator=draw)),
+            "pos": torch.randn(nodes, 3, generator=draw),
+            "charge": torch.randn(1, generator=draw),
+        }
+        further = {name: value for name, value in further.items() if name in carried}
+        for name, value in further.items():
+            graph[name] = value
+        if "batch" in carried:
+            graph.batch, graph.ptr = torch.zeros(nodes).long(), torch.tensor([0, nodes])
+        graph.y, graph.name = torch.tensor([1]), "unread"
+        graphs.append(graph)
+        with torch.no_grad():
+            own = {name: value.float() for name, value in further.items()}
+            place = torch.zeros(nodes).long()
+            wanted.append(module(graph.x.float(), graph.edge_index, place, 1, **own).item())
+    model = gx.wrap(module, kind="regression")
+    for method in ("gradient_input", "occlusion"):
+        for e, output in zip(gx.explain(model, graphs, method), wanted, strict=True):
+            assert e.prediction.value == pytest.approx(output, abs=1e-5)
+    for answer, output in zip(gx.predict(model, graphs), wanted, strict=True):
+        assert answer["output"].value == pytest.approx(output, abs=1e-5)
 
 
 REFUSED = {
@@ -200,6 +275,41 @@ def test_autocast_may_surround_an_encoder(method):
         assert scores == pytest.approx(wanted, abs=0.05)  # bfloat16 has three digits
 
 
+class Words(nn.Module):
+    """An encoder of tokens, whose kernel for inference fails under autocast."""
+
+    def __init__(self, half):
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.encoder, self.last, self.half = nn.TransformerEncoder(layer, 1), nn.Linear(4, 1), half
+
+    def forward(self, x, mask):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            h = self.encoder(x, src_key_padding_mask=~mask).float()
+        return self.last((h * mask[..., None]).sum(1))
+
+
+@pytest.mark.parametrize("method", ["lrp", "integrated_gradients", "occlusion"])
+def test_autocast_may_surround_an_encoder_of_tokens(method):
+    tokens = [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in (5, 3)]
+    half, single = (
+        gx.explain(
+            gx.wrap(
+                Words(half).eval(),
+                kind="regression",
+                inputs="tokens",
+                forward=lambda model, tokens: model(tokens.x, tokens.mask),
+            ),
+            tokens,
+            method,
+        )
+        for half in (True, False)
+    )
+    for e, wanted in zip(half, single, strict=True):
+        assert e.relevance == pytest.approx(wanted.relevance, abs=0.05)
+
+
 def test_shapley_values_take_features_of_half_precision():
     half = ring(4)
     half.x = half.x.bfloat16()
@@ -212,12 +322,68 @@ def test_shapley_values_take_features_of_half_precision():
 # -- errors of what is no model, metric or file ----------------------------------------------------
 
 
-def test_errors_name_what_was_passed():
-    model = gx.wrap(Model().eval(), kind="regression")
-    e = gx.explain(model, GRAPHS[0])
-    with pytest.raises(TypeError, match="int cannot be explained"):
-        gx.trust(5, e)
-    with pytest.raises(TypeError, match="a metric is a name or a function, not int"):
-        gx.evaluate(model, GRAPHS, ["lrp"], metrics=[5])
-    with pytest.raises(CheckpointError, match="neither a folder nor the name"):
-        gx.load("C" * 5000)
+MODEL = gx.wrap(Model().eval(), kind="regression")
+WRONG = {
+    "text that is no path": (lambda: gx.load("C" * 5000), "neither a folder nor the name"),
+    "a long name of a file": (lambda: gx.load("C" * 5000 + ".pt"), "no such file"),
+    "no name": (lambda: gx.load(""), "neither a folder nor the name"),
+    "a number to load": (lambda: gx.load(5), "the name or path of a model, not int"),
+    "a list to load": (lambda: gx.load(["bace"]), "the name or path of a model, not list"),
+    "a task by its name": (lambda: gx.wrap(Model(), tasks="logP"), "takes gx.Task.* not 'logP'"),
+    "classes": (lambda: gx.wrap(Model(), kind="binary", classes=2.5), "classes is a name or a"),
+    "forward": (lambda: gx.wrap(Model(), kind="binary", forward="f"), "forward is a function, not"),
+    "featurize": (
+        lambda: gx.wrap(Model(), kind="binary", featurize="ecfp"), "featurize is a function"
+    ),
+    "transform": (lambda: gx.wrap(Model(), kind="binary", transform=5), "transform is a function"),
+    "embedding": (lambda: gx.wrap(Model(), kind="binary", embedding=5), "embedding is a name or"),
+    "features": (lambda: gx.wrap(Model(), kind="binary", features=5), "features is a name or a"),
+    "rules": (lambda: gx.wrap(Model(), kind="binary", rules=[1]), "rules= takes a dict"),
+    "a rule": (
+        lambda: gx.wrap(Model(), kind="binary", rules={torch.ops.aten.relu: 5}),
+        "the rule for aten.relu is a function, not 5",
+    ),
+    "wrt": (lambda: gx.explain(MODEL, GRAPHS[0], wrt=5), "wrt is a name or a list of names"),
+    "on_error": (lambda: gx.explain(MODEL, GRAPHS, on_error="ignore"), "on_error is 'warn' or"),
+    "an option": (
+        lambda: gx.explain(MODEL, GRAPHS[0], "integrated_gradients", steps="a"),
+        "method 'integrated_gradients' cannot take {'steps': 'a'}",
+    ),
+    "operators": (
+        lambda: gx.evaluate(MODEL, GRAPHS, ["lrp"], operators=5), "operators is a name or a list"
+    ),
+    "a metric": (
+        lambda: gx.evaluate(MODEL, GRAPHS, ["lrp"], metrics=[5]),
+        "a metric is a name or a function, not int",
+    ),
+    "methods": (lambda: gx.compare(MODEL, GRAPHS[0], 5), "methods is a name or a list of names"),
+    "nothing to check": (lambda: gx.check(MODEL, []), "there is no graph to check"),
+    "no graph to check": (lambda: gx.check(MODEL, None), "takes PyG Data, not NoneType"),
+    "a model to trust": (
+        lambda: gx.trust(5, gx.explain(MODEL, GRAPHS[0])), "int cannot be explained"
+    ),
+    "nothing to learn from": (lambda: gx.train(None), "a list of graphs or a folder, not NoneType"),
+    "a table that does not exist": (lambda: gx.train("none.csv"), "none.csv is no folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_errors_name_what_was_passed(wrong):
+    call, message = WRONG[wrong]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_a_model_that_needs_all_nodes_is_named_as_such():
+    class NeedsAll(Model):
+        def mix(self, h, batch):
+            if batch.bincount().min() < 4:
+                raise RuntimeError("four nodes at least.")
+            return h
+
+    model = gx.wrap(NeedsAll().eval(), kind="regression")
+    with pytest.raises(ValueError, match=r"not on those that Occlusion makes: four nodes at least"):
+        gx.explain(model, ring(4), "occlusion")
+    assert gx.explain(model, ring(4), "lrp").output == pytest.approx(
+        own_output(model.module, ring(4)), abs=1e-5
+    )

@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
+from graphxai.wrapping.removal import outputs_of_many
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -87,16 +88,58 @@ def test_the_ledger_says_that_nodes_were_zeros(kind, method):
             assert e.relevance.sum() == pytest.approx(e.output - zeroed(graph), abs=1e-4)
 
 
+def output_of_part(graph, keep):
+    """Return the output of the subgraph on some nodes, or with nodes of zeros if there are none."""
+    if not keep.any():
+        return zeroed(graph)
+    part = graph.subgraph(keep)
+    return Sum().eval()(part.x, part.edge_index, torch.zeros(len(part.x)).long(), 1).item()
+
+
+def first_nodes(graph):
+    """Return choices of the first 0, 1, ..., N nodes."""
+    return torch.ones(graph.num_nodes + 1, graph.num_nodes).tril(-1).bool()
+
+
+@pytest.mark.parametrize("kind", UNABLE)
 @pytest.mark.parametrize("operator", ["mask", "delete"])
-def test_evaluation_measures_all_of_them_alike(operator):
-    measured = []
-    for kind in UNABLE:
-        model = gx.wrap(kind().eval(), kind="regression")
-        report = gx.evaluate(model, GRAPHS, ["lrp"], operators=operator, metrics=["auac"])
-        assert not report.failures
-        measured.append([unit.values[operator]["auac"] for unit in report.units])
-    for values in measured[1:]:
-        assert values == pytest.approx(measured[0], abs=1e-5, nan_ok=True)
+def test_without_nodes_every_operator_measures_nodes_of_zeros(kind, operator):
+    model = gx.wrap(kind().eval(), kind="regression")
+    parts = [first_nodes(graph) for graph in GRAPHS]
+    outputs = outputs_of_many(model, GRAPHS, parts, operator)
+    for graph, keeps, of_graph in zip(GRAPHS, parts, outputs, strict=True):
+        expected = [output_of_part(graph, keep) for keep in keeps]
+        assert of_graph[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", UNABLE)
+@pytest.mark.parametrize("operator", ["mask", "delete"])
+def test_removal_curves_are_finite_and_the_report_says_what_was_measured(kind, operator):
+    model = gx.wrap(kind().eval(), kind="regression")
+    metrics = ["auac", "srg", "au_mse"]
+    report = gx.evaluate(model, GRAPHS, ["lrp"], operators=operator, metrics=metrics)
+    assert not report.failures
+    for unit in report.units:
+        assert all(math.isfinite(value) for value in unit.values[operator].values())
+        assert {*metrics} <= unit.values[operator].keys()
+    assert any("leaves no node, all nodes are set to zero" in line for line in report.sentences())
+
+
+def test_a_report_on_a_model_with_an_output_for_nothing_says_nothing_of_zeros():
+    for empty, zeros in (("no nodes", False), ("zeros", True)):
+        model = gx.wrap(Sum().eval(), kind="regression", empty=empty)
+        report = gx.evaluate(model, GRAPHS, ["lrp"], operators="delete", metrics=["auac"])
+        assert any("set to zero" in line for line in report.sentences()) == zeros
+
+
+def test_a_transform_may_fail_on_a_graph_without_nodes():
+    def transform(graph):
+        assert graph.num_nodes
+        return graph
+
+    model = gx.wrap(Sum().eval(), kind="regression", transform=transform)
+    (outputs,) = outputs_of_many(model, [GRAPHS[0]], [first_nodes(GRAPHS[0])], "delete")
+    assert outputs[0].item() == pytest.approx(Sum().out.bias.item())
 
 
 def test_zeros_may_be_chosen():

@@ -271,7 +271,7 @@ def test_norms_over_a_batch_mix_and_norms_of_rows_do_not(mix, place):
         warnings.simplefilter("always")
         gx.explain(model, GRAPHS, "random")
     named = [str(w.message) for w in caught if "mixes the graphs" in str(w.message)]
-    assert [f"in {place}:" in text for text in named] == ([] if place is None else [True])
+    assert [f"in {place}, so" in text for text in named] == ([] if place is None else [True])
 
 
 def test_predictions_of_a_mixing_model_are_those_of_graphs_alone():

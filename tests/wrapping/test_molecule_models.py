@@ -178,7 +178,8 @@ def test_an_estimator_has_reports_and_says_which_methods_explain_it(forest, tmp_
     page = gx.report(model, tmp_path / "t.csv", tmp_path / "r.html", method="occlusion")
     assert "forest" in page.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match=r"forest has no gradient: .* 'occlusion'"):
-        gx.explain(model, "CCO")
+        gx.explain(model, "CCO", "gradient_input")
+    assert gx.explain(model, "CCO").provenance["method"] == "occlusion"
     with pytest.raises(ValueError, match="takes no forward"):
         gx.wrap(forest, forward=lambda model, batch: None)
     with pytest.raises(ValueError, match="1 outputs"):

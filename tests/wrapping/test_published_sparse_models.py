@@ -261,7 +261,9 @@ def test_published_layers_get_the_relevance_written_out_by_hand(modules, name):
     module = modules[name]
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*has parts that no rule covers")
-        explanations = gx.explain(gx.wrap(module, kind="regression"), GRAPHS, on_error="raise")
+        model = gx.wrap(module, kind="regression")
+        explanations = gx.explain(model, GRAPHS, on_error="raise")
+    assert model.tier == "hooks"
 
     def by_hand(graph):
         x = graph.x.clone().requires_grad_()

@@ -241,6 +241,7 @@ def test_nothing_else_is_named(which, sizes):
     model, graphs = wrapped(started(ORDINARY[which])), [graph(n) for n in sizes]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", message=".*counts padding.*passes instead of")
         for method in ("rollout", "gae", "attention_flow"):
             gx.explain(model, graphs, method)
 

@@ -1,6 +1,7 @@
 """Which tier explains which spelling of a step, and that both tiers say the same."""
 
 import ast
+import math
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch_geometric.data import Data
+from torch_geometric.nn import global_mean_pool
 from torch_geometric.nn.attention import PerformerAttention, SGFormerAttention
 from torch_geometric.utils import softmax
 
@@ -131,6 +133,17 @@ def embedded_bonds(model, h, edges, pos, bonds):
     return torch.zeros_like(h).index_add(0, edges[1], messages)
 
 
+def network_of_bonds(model, h, edges, pos, bonds):
+    messages = (h[edges[0]] + model.key(model.part(bonds)).relu()).relu()
+    return torch.zeros_like(h).index_add(0, edges[1], messages)
+
+
+def adding_and_multiplying(model, h, edges, pos, bonds):
+    e = model.part(bonds)
+    messages = (h[edges[0]] * model.key(e) + e + model.value(e)).relu()
+    return torch.zeros_like(h).index_add(0, edges[1], messages)
+
+
 def attention_of_edges(model, h, edges, *_):
     scores = (model.query(h)[edges[1]] * model.key(h)[edges[0]]).sum(-1)
     messages = softmax(scores, edges[1])[:, None] * model.value(h)[edges[0]]
@@ -173,22 +186,29 @@ BY_HOOKS = {
     "an embedding of bonds": (embedded_bonds, lambda: nn.Embedding(3, DIM)),
     "a sparse product": (sparse_product,),
     "a convolution": (convolved, lambda: nn.Conv1d(DIM, DIM, 3, padding=1)),
-}  # fmt: skip
-# by hooks under LRP, and recorded under at least one of the other methods: these need the share of
-# a number in the code, or a rule that there is none of
-LRP_BY_HOOKS = {
-    "a write of rows": (rows_written,),
-    "distances": (distances_as_scores,),
     "linear attention": (linear_attention,),
     "Performer": (
         lambda model, h, *_: model.part(h[None])[0],
         lambda: PerformerAttention(DIM, 2, 4),
     ),
+    "attention of edges": (attention_of_edges,),
+    "a number that is added": (lambda model, h, *_: (model.query(h) + 0.1).relu(),),
+    "a number less a signal": (lambda model, h, *_: (1 - model.query(h)).relu(),),
+    "softplus": (lambda model, h, *_: F.softplus(model.query(h)) - math.log(2),),
+    "exp": (lambda model, h, *_: model.query(h).exp(),),
+    "cos of nodes": (lambda model, h, *_: model.query(h).cos(),),
+    "a network of bonds": (network_of_bonds, lambda: nn.Embedding(3, DIM)),
+    "bonds that add and multiply": (adding_and_multiplying, lambda: nn.Embedding(3, DIM)),
+}  # fmt: skip
+# by hooks under LRP, and recorded under at least one of the other methods: these need a rule that
+# there is none of, or constants that a pass makes
+LRP_BY_HOOKS = {
+    "a write of rows": (rows_written,),
+    "distances": (distances_as_scores,),
     "SGFormer": (
         lambda model, h, *_: model.part(h[None])[0],
         lambda: SGFormerAttention(DIM, 2, DIM),
     ),
-    "attention of edges": (attention_of_edges,),
     "a gate": (lambda model, h, *_: model.query(h).sigmoid() * model.value(h),),
     "GRUCell": (
         lambda model, h, *_: model.part(model.query(h), h),
@@ -197,9 +217,6 @@ LRP_BY_HOOKS = {
 }
 # recorded, each with a part of the reason
 RECORDED = {
-    "a number that is added": ((lambda model, h, *_: (model.query(h) + 0.1).relu(),), "constants"),
-    "softplus": ((lambda model, h, *_: F.softplus(model.query(h)),), "constants"),
-    "cos of nodes": ((lambda model, h, *_: model.query(h).cos(),), "constants"),
     "exp_ in a view": ((exponential_in_a_view,), "do not sum"),
     "a maximum": (
         (lambda model, h, *_: h.max(0, keepdim=True)[0].expand_as(h),),
@@ -294,6 +311,24 @@ def test_every_reason_of_the_engine_has_a_remedy_of_its_own():
     assert len(texts) > 15
     missing = [text for text in texts if not any(part and part in text for part in REMEDIES)]
     assert missing == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["a network of bonds", "softplus"])
+def test_a_list_divides_what_is_added_among_its_graphs(name, method):
+    class OfBatch(Network):
+        def forward(self, x, edge_index, pos, bonds, batch):
+            h = self.first(x)
+            h = h + self.step(self, h, edge_index, pos, bonds)
+            return global_mean_pool(self.last(h), batch)
+
+    graphs = [graph(nodes) for nodes in (4, 6, 5)]
+    model = gx.wrap(OfBatch(*BY_HOOKS[name]).eval(), kind="multiclass", classes=2)
+    together = gx.explain(model, graphs, method, target=1)
+    assert model.why_recorded is None
+    with recorded_only():
+        for alone, data in zip(together, graphs, strict=True):
+            assert_same(alone, gx.explain(model, data, method, target=1))
 
 
 def test_log_probabilities_of_a_list_have_the_shares_that_each_graph_has_alone():

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import sys
 import warnings
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import nn
 from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
 import graphxai as gx
-from graphxai.engine.autograd_graph import AutogradGraph, InputKeeper
+from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper
 from graphxai.engine.hooked_pass import AFFINE
 from graphxai.engine.hooked_plan import hooks_of, install_hooks
 from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS, Operation, operation
@@ -82,13 +84,13 @@ FUNCTIONS = {
 
 def by_hooks(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     leaf = x.clone().requires_grad_()
-    with InputKeeper() as keeper:
+    with ValueKeeper() as keeper:
         y = function(leaf)
     graph = AutogradGraph(y, {leaf: 1})
     keeper.give_to(graph.nodes)
     trace = graph.trace()
     plan = make_plan(trace, find_roles(trace), AFFINE)
-    install_hooks(hooks_of(plan), [graph.nodes[place] for place in trace.places])
+    install_hooks(hooks_of(plan, {}), [graph.nodes[place] for place in trace.places])
     return torch.autograd.grad((y * weights).sum(), leaf)[0]
 
 
@@ -189,9 +191,7 @@ def test_most_spellings_need_no_recording():
             recorded[blocks[0][1]] = model.why_recorded
     assert len(recorded) <= 11
     assert "activation: quick gelu" not in recorded
-    assert recorded["constants: number"].startswith(
-        "relevance and biases do not sum to the output (constants in blocks.0.parts.0); keep"
-    )
+    assert "constants: number" not in recorded
     assert recorded["product: module"].startswith("TrilinearBackward0 in ")
 
 
@@ -442,14 +442,28 @@ class Halved(GradientInput):
     rules = Rules(attention=True, layernorm=True, custom=(half,))
 
 
-def test_a_number_in_a_norm_by_hand_is_found_by_a_recorded_pass():
-    """PyG's LayerNorm adds an epsilon, whose share only the second tier can tell."""
+def test_a_number_in_a_norm_by_hand_needs_no_recording():
+    """PyG's LayerNorm adds an epsilon, which no node of the autograd graph shows."""
     model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(6)
     first = gx.explain(model, data, "lrp_ah")
-    assert "constants in layers.0.norm1" in model.why_recorded
+    assert model.why_recorded is None
+    assert "constants" in first.ledger.others
     with recorded_only():
-        assert first.ledger.others == gx.explain(model, data, "lrp_ah").ledger.others
+        second = gx.explain(model, data, "lrp_ah").ledger
+    assert first.ledger.others == pytest.approx(second.others, abs=1e-7)
     assert gx.explain(model, data, "attn_lrp").ledger.others.keys() == {"edge_attr"}
+
+
+def a_number_of_the_nodes(model, h):
+    return (h + (h.mean().item() - 0.5)).relu()
+
+
+def test_a_number_that_is_computed_from_the_nodes_is_cut_off():
+    model = gx.wrap(seeded(Pooled(a_number_of_the_nodes)), kind="regression")
+    with pytest.warns(UserWarning, match="without their gradient"):
+        first = gx.explain(model, graph())
+    assert model.tier == "recording"
+    assert first.ledger.others.keys() == {"cut off"}
 
 
 def test_a_custom_rule_acts_through_hooks_as_in_a_recorded_pass():
@@ -494,3 +508,34 @@ def test_constants_that_affine_rules_do_not_pass_are_found_by_a_recorded_pass():
     np.testing.assert_array_equal(first.relevance, second.relevance)
     assert first.ledger.others == second.ledger.others
     assert "constants" in first.ledger.others
+
+
+def engine_functions_entered(explain) -> set[tuple[str, str]]:
+    """Return the functions of the engine that are entered from another file of the package."""
+    package, entered = f"{os.sep}graphxai{os.sep}", set()
+
+    def note(frame, event, _):
+        file, caller = frame.f_code.co_filename, frame.f_back
+        while caller is not None and package not in caller.f_code.co_filename:
+            caller = caller.f_back
+        from_elsewhere = caller is None or caller.f_code.co_filename != file
+        if event == "call" and f"{package}engine{os.sep}" in file and from_elsewhere:
+            entered.add((file, frame.f_code.co_qualname))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        explain()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+def test_a_later_pass_of_lrp_enters_few_functions_of_the_engine():
+    model, data = gx.wrap(seeded(Gps()), kind="regression"), with_bonds(6)
+    for _ in range(2):  # the plan is made and proved
+        gx.explain(model, data)
+    entered = engine_functions_entered(lambda: gx.explain(model, data))
+    assert model.tier == "hooks"
+    assert 0 < len(entered) <= 35, sorted(entered)
+    assert len({file for file, _ in entered}) <= 11

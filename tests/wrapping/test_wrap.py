@@ -341,7 +341,8 @@ def test_evaluate_measures_a_wrapped_model(models, graphs):
         wrapped(models["transformer"]), graphs[:3], ["lrp", "rollout"], operators=operators, steps=5
     )
     assert np.isfinite(report.rows.value).all()
-    assert len(report.rows) == 3 * 3 * 3 * 4  # graphs, methods, operators, metrics
+    measures = 5  # four metrics and the share of size
+    assert len(report.rows) == 3 * 5 * 3 * measures  # graphs, methods with controls, operators
     assert report.values("auac", "mask")["lrp"] == pytest.approx(
         report.values("auac", "delete")["lrp"]
     )

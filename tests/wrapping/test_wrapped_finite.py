@@ -12,6 +12,7 @@ from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
 from graphxai.explainers import REGISTRY
+from graphxai.explanation.prediction import NotFiniteError
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
@@ -193,7 +194,7 @@ class Fused(PairMask):
         return self.out((h[:, 0] * mask[..., None]).sum(1) * 1e-20)
 
 
-OTHERS = ("learned", "gnn_explainer", "att_cat", "kernel")  # these train, need layers or a process
+OTHERS = ("learned", "att_cat", "kernel")  # these are trained, need layers or a process
 
 
 @pytest.mark.parametrize(("kind", "size"), [(Exponentials, 30.0), (Fused, 1.5e19)])
@@ -208,3 +209,71 @@ def test_a_graph_whose_output_is_no_number_is_refused_by_every_method(method, ki
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match="not a finite number"):
             gx.explain(model, overflowing, method)
+
+
+class UndefinedSum(nn.Module):
+    """A model without an output where the first feature's sum over the nodes is not wanted."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.value, self.out = (nn.Linear(DIM, d) for d in (DIM, DIM, 1))
+
+    def forward(self, x, batch):
+        padded, mask = to_dense_batch(x, batch)
+        scores = (self.query(padded) @ padded.mT).masked_fill(~mask[:, None], -1e9)
+        h = padded + scores.softmax(-1) @ self.value(padded)
+        outputs = self.out((h.tanh() * mask[..., None]).sum(1))
+        sums = (padded[..., :1] * mask[..., None]).sum(1)  # (B, 1)
+        return outputs.masked_fill(self.is_undefined(sums.detach()), torch.nan)
+
+    def is_undefined(self, sums):
+        return (sums - 2).abs() < 0.01
+
+
+class UndefinedBetween(UndefinedSum):
+    """A model with outputs for no nodes and for all of a graph's nodes, and nothing between."""
+
+    def is_undefined(self, sums):
+        return (sums.abs() > 0.01) & ((sums - 1).abs() > 0.01)
+
+
+def with_sum(total, nodes=5):
+    data = graph(nodes)
+    data.x[:, 0] = total / nodes
+    return data
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", [name for name in REGISTRY if name not in OTHERS])
+def test_an_undefined_output_in_a_list_is_refused_by_every_method(method):
+    model = gx.wrap(UndefinedSum().eval(), kind="regression")
+    before, after = with_sum(1.0), with_sum(3.0, 4)
+    with pytest.raises(NotFiniteError):
+        gx.explain(model, with_sum(2.0), method)
+    with pytest.raises(NotFiniteError):
+        gx.explain(model, [before, with_sum(2.0), after], method, on_error="raise")
+    explanations = gx.explain(model, [before, with_sum(2.0), after], method)
+    assert [e is None for e in explanations] == [False, True, False]
+
+
+ELSEWHERE = [  # these ask for outputs of other inputs than the graph
+    "integrated_gradients",
+    "smoothgrad",
+    "occlusion",
+    "shapley_sampling",
+    "order_marginals",
+    "shares",
+    "gnn_explainer",
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", [name for name in REGISTRY if name not in OTHERS])
+def test_relevance_from_undefined_outputs_of_other_inputs_is_refused(method):
+    model = gx.wrap(UndefinedBetween().eval(), kind="regression")
+    if method in ELSEWHERE:
+        with pytest.raises(NotFiniteError):
+            gx.explain(model, with_sum(1.0), method)
+    else:
+        assert gx.explain(model, with_sum(1.0), method).output

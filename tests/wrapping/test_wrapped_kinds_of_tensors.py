@@ -88,16 +88,16 @@ CONVOLUTIONS = {
 def test_a_sparse_adjacency_is_explained_as_the_edges_are(method, kind, layout):
     layers = [CONVOLUTIONS[kind]] * 2
     sparse = [ToSparseTensor(layout=layout)(graph.clone()) for graph in GRAPHS]
-    if (kind, method) == ("GCN", "path_marginals"):
-        pytest.skip("paths need to know the edges of each node")
+    if (kind, method) in (("GCN", "path_marginals"), ("GCN", "shares"), ("GraphSAGE", "shares")):
+        pytest.skip("marginals need to know the edges of each node")
     agree(WithMatrix(*layers), sparse, Model(*layers), GRAPHS, method)
 
 
-def test_a_sparse_adjacency_has_no_relevance_of_its_own():
+def test_a_sparse_adjacency_that_only_scales_messages_has_no_share():
     sparse = ToSparseTensor()(GRAPHS[0].clone())
     model = gx.wrap(WithMatrix(CONVOLUTIONS["GIN"]).eval(), kind="regression")
-    with pytest.raises(ValueError, match="adj_t is a sparse tensor, whose entries get no relev"):
-        gx.explain(model, sparse, wrt=("x", "adj_t"))
+    shares = gx.explain(model, sparse, wrt=("x", "adj_t")).relevance_of["adj_t"]
+    assert shares.tolist() == [0.0] * GRAPHS[0].num_edges
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,14 +134,27 @@ class SparseSignal(Model):
         return torch.sparse.mm(h.relu().to_sparse(), self.first.weight)
 
 
-@pytest.mark.parametrize("method", ["lrp", "gradient_input", "attn_lrp", "lrp_path", "lrp_zplus"])
-def test_an_operation_that_passes_no_gradient_on_is_named(method):
-    model = gx.wrap(SparseSignal().eval(), kind="regression")
+class DenseSignal(Model):
+    def mix(self, h, edge_index):
+        return h.relu() @ self.first.weight
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "attn_lrp", "lrp_path"])
+def test_a_sparse_factor_that_depends_on_the_nodes_is_the_dense_factor(method):
+    (wanted,) = explained(DenseSignal(), GRAPHS[:1], method)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(ValueError, match=f"{HOLDS}_values, which passes no gradient on"):
-            gx.explain(model, GRAPHS[0], method)
-    assert not any("results are the same" in str(warning.message) for warning in caught)
+        (of_sparse,) = explained(SparseSignal(), GRAPHS[:1], method)
+    assert of_sparse.relevance == pytest.approx(wanted.relevance, rel=1e-4, abs=1e-5)
+    messages = [str(warning.message) for warning in caught]
+    if wanted.ledger and wanted.ledger.biases != pytest.approx(of_sparse.ledger.biases, abs=1e-5):
+        assert any("the share of biases in SparseSignal is unknown" in text for text in messages)
+
+
+def test_positive_rules_refuse_sparse_signals_by_name():
+    model = gx.wrap(SparseSignal().eval(), kind="regression")
+    with pytest.raises(ValueError, match=f"{HOLDS}a sparse tensor"):
+        gx.explain(model, GRAPHS[0], "lrp_zplus")
 
 
 # -- nested tensors --------------------------------------------------------------------------------

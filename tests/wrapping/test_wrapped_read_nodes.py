@@ -127,6 +127,6 @@ def test_models_that_read_at_nodes_are_evaluated(case, operator):
     kind, data, _, _ = CASES[case]
     model = gx.wrap(kind().eval(), kind="multiclass", classes=3)
     report = gx.evaluate(model, [data, data], ["lrp"], metrics=["auac"], operators=[operator])
-    assert {unit.method for unit in report.units} == {"lrp", "random"}
+    assert {unit.method for unit in report.units} == {"lrp", "ones", "random", "reverse"}
     assert not report.rejected
     assert not report.failures

@@ -36,6 +36,14 @@ def filled_sparsemax(scores):
     return torch.relu(scores - sums.gather(-1, size - 1) / size)
 
 
+def summed_sparsemax(scores):
+    """Compute sparsemax with partial sums by a triangular matrix."""
+    ordered, count = scores.sort(dim=-1, descending=True)[0], scores.shape[-1]
+    sums = ordered @ torch.triu(torch.ones(count, count)) - 1
+    size = (torch.arange(1, count + 1) * ordered > sums).sum(-1, keepdim=True)
+    return torch.clamp(scores - sums.gather(-1, size - 1) / size, min=0)
+
+
 def sorted_entmax(scores):
     """Compute 1.5-entmax as the package `entmax` does (Peters 2019, algorithm 2)."""
     scores = (scores - scores.max(dim=-1, keepdim=True)[0]) / 2
@@ -91,6 +99,7 @@ class Sparsemax(torch.autograd.Function):
 SPELLINGS = {
     "sparsemax by sorting": sorted_sparsemax,
     "sparsemax by topk": filled_sparsemax,
+    "sparsemax by a matrix": summed_sparsemax,
     "sparsemax as a function": Sparsemax.apply,
     "entmax by sorting": sorted_entmax,
     "entmax by bisection": bisected_entmax,

@@ -12,6 +12,7 @@ ids has length one along each axis on which all entries have the same id.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -274,8 +275,8 @@ class IdArithmetic:
         if rows.key is not None:
             return None
         if rows.query.shape[-2] == 1:
-            turned = self._mixed_by_constants(rows.map(_transposed), matrix.mT)
-            return None if turned is None else turned.map(_transposed)
+            turned = self._mixed_by_constants(rows.map(attrgetter("mT")), matrix.mT)
+            return None if turned is None else turned.map(attrgetter("mT"))
         last = [rows.query.dim() - 1]
         whole = self.summed(rows.query, last)
         single = self.summed(torch.where(rows.query >= 0, rows.query, NONE), last)
@@ -327,10 +328,6 @@ class IdArithmetic:
         if bool((graph_wide & ~same_graph & ~absent).any()):
             return EntryIds(torch.where(wide_a >= 0, wide_a, either))
         return EntryIds(a, b)
-
-
-def _transposed(ids: Tensor) -> Tensor:
-    return ids.mT
 
 
 def _is_wider(wide: EntryIds, narrow: EntryIds) -> bool:

@@ -1,7 +1,7 @@
 """Follow the ids of nodes through a recorded pass, from operation to operation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -34,11 +34,17 @@ def track_nodes(trace: Trace, slot: int, rows: Tensor, tokens: int) -> NodeIds:
         slot: the input that holds the nodes' rows.
         rows: the ids of these rows, (n, 1) or (B, S, 1).
     """
-    tracker = NodeTracker(trace, rows, tokens)
-    tracker.nodes.by_value[trace.flow.slot_of_value.index(slot)] = EntryIds(rows)
-    for op in trace.ops:
-        tracker.step(op)
-    return tracker.nodes
+    return NodeTracker(trace, rows, tokens).track({slot: EntryIds(rows)})
+
+
+def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
+    """Return the axes over which an operation such as a sum reduces a tensor of `count` axes."""
+    dims = next((arg for arg in op.args[1:] if isinstance(arg, list | tuple)), None)
+    if "norms" in kinds.operation(op.name).does:
+        dims = op.args[2] if len(op.args) > 2 else None
+    elif dims is None:
+        dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
+    return tuple(sorted({dim % count for dim in (dims or range(count))}))
 
 
 class NodeTracker:
@@ -51,6 +57,15 @@ class NodeTracker:
         self.nodes = NodeIds(tokens, int(sizes.max()) if len(sizes) else 0)
         self.compute = IdArithmetic(self.nodes, rows)
         self.bits = 1  # of the inputs that have ids
+
+    def track(self, inputs: Mapping[int, EntryIds]) -> NodeIds:
+        """Follow the ids of inputs, by slot, through the pass."""
+        for slot, ids in inputs.items():
+            self.nodes.by_value[self.trace.flow.slot_of_value.index(slot)] = ids
+            self.bits |= self.trace.inputs[slot]
+        for op in self.trace.ops:
+            self.step(op)
+        return self.nodes
 
     def step(self, op: Op) -> None:
         """Give ids to the results of an operation, unless they cannot be told."""
@@ -205,12 +220,7 @@ class NodeTracker:
         """Return the ids of a sum, or another statistic, over some axes."""
         (ids,) = ids_of_reads.values()
         full = self.trace.shape(op.reads[0].value)
-        dims = next((a for a in op.args[1:] if isinstance(a, list | tuple)), None)
-        if dims is None:
-            dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
-        if "norms" in kinds.operation(op.name).does:
-            dims = op.args[2] if len(op.args) > 2 else None
-        axes = sorted({d % len(full) for d in (dims or range(len(full)))})
+        axes = list(reduced_axes(op, len(full)))
         keep = len(shape) == len(full)
 
         def reduced(values: Tensor) -> Tensor:

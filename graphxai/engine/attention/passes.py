@@ -22,7 +22,7 @@ from graphxai.engine.plan import AttentionProduct, Roles, make_plan
 from graphxai.engine.replay import Replay, replay
 from graphxai.engine.request import NODES, NodeLayout, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import Trace
+from graphxai.engine.trace import RunningModule, Trace
 from graphxai.rules.conservative import Rules, current_tape
 from graphxai.runtime.scope import Blocks
 
@@ -48,35 +48,25 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
         trace = record_pass(request)
         return annotate(trace, trace.slot_of(NODES), request.rows, request.layout)
 
-    # every pass draws its own random numbers
-    return cached(
-        key, record, lambda new: bool(request.key) and not _draws_random_numbers(new.trace)
-    )
+    def may_serve(new: AnnotatedTrace) -> bool:  # every pass draws its own random numbers
+        return bool(request.key) and not (new.trace.random_calls or new.trace.random_results)
+
+    return cached(key, record, may_serve)
 
 
 def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
-    """Annotate a recorded pass.
+    """Annotate a recorded pass, and write the matrices of linear attention into it.
 
     Args:
         slot: the input that holds the nodes' rows.
     """
-    nodes = node_ids_with_matrices(trace, slot, rows, layout)
+    ids = ids_of_rows(layout, rows)
+    nodes = track_nodes(trace, slot, ids, layout.tokens)
+    if insert_attention_matrices(trace, nodes):
+        nodes = track_nodes(trace, slot, ids, layout.tokens)
     roles = find_roles(trace)
     roles.attention += attention_with_kernels(trace, roles, nodes)
     return AnnotatedTrace(trace, nodes, roles)
-
-
-def _draws_random_numbers(trace: Trace) -> bool:
-    return bool(trace.random_calls or trace.random_results)
-
-
-def node_ids_with_matrices(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> NodeIds:
-    """Write the matrices of linear attention into a trace, and return its node ids."""
-    ids = ids_of_rows(layout, rows)
-    nodes = track_nodes(trace, slot, ids, layout.tokens)
-    if not insert_attention_matrices(trace, nodes):
-        return nodes
-    return track_nodes(trace, slot, ids, layout.tokens)
 
 
 def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:
@@ -122,7 +112,7 @@ def replay_reading_attention(
         first = len(tape.attention) - len(attention)  # what the model recorded itself comes first
         tape.chunks += range(len(tape.chunks), first)
         tape.chunks += [first + layer.chunk_of for layer in attention]
-    if (layer_inputs := current_layer_inputs()) is not None:
+    if (layer_inputs := _layer_inputs.get()) is not None:
         layer_inputs += [
             layer_input_of(trace, nodes, layer.product, replayed, layout) for layer in attention
         ]
@@ -151,11 +141,6 @@ class LayerInput:
 _layer_inputs: Blocks[list[LayerInput | None] | None] = Blocks("graphxai_layer_inputs", None)
 
 
-def current_layer_inputs() -> list[LayerInput | None] | None:
-    """Return the list of the innermost `layer_inputs` block in this thread, or None."""
-    return _layer_inputs.get()
-
-
 @contextmanager
 def layer_inputs() -> Iterator[list[LayerInput | None]]:
     """List what enters the modules with attention in recorded passes within the block.
@@ -175,7 +160,9 @@ def layer_input_of(
 ) -> LayerInput | None:
     """Return the first tensor given to the innermost running module that gets one row per node."""
     count = int(layout.mask.sum())
-    for running in product.op.running.outward():
+    outer: RunningModule | None = product.op.running
+    while outer is not None:
+        running, outer = outer, outer.outer
         slot = None if running.rows is None else trace.memory.slots.get(id(running.rows))
         rows = None if slot is None else replayed.now[slot]
         if slot is None or rows is None or not rows.requires_grad or rows.dim() not in (2, 3):

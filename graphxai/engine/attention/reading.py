@@ -127,7 +127,7 @@ def attention_between_nodes(
         elif not _pools(plan.trace, nodes, product):
             left_out.add(product.op.path or "the model")
     without_kernel = products_without_softmax(plan.trace, plan.passing, plan.roles, nodes)
-    left_out |= {product.op.path or "the model" for product in without_kernel}
+    left_out |= {op.path or "the model" for op, _ in without_kernel}
     _warn_of_unread(name, left_out, unread)
     if size > 1 and not together and _lacks_a_graph(attention, size):
         raise GraphsNeedOwnPass
@@ -243,18 +243,11 @@ def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
 MIXING = kinds.PRODUCTS - {"div"}
 
 
-class WeightedProduct(NamedTuple):
-    """A product in which weights, a value, mix the values of nodes."""
-
-    op: Op
-    weights: int
-
-
 def attention_with_kernels(trace: Trace, roles: Roles, nodes: NodeIds) -> list[AttentionProduct]:
     """Return the products whose weights between nodes a kernel other than softmax made positive."""
     weighted = products_without_softmax(trace, trace.ops, roles, nodes)
-    kernels = ((product, _kernel(trace, product.weights)) for product in weighted)
-    return [AttentionProduct(*product, kernel) for product, kernel in kernels if kernel is not None]
+    kernels = ((op, weights, _kernel(trace, weights)) for op, weights in weighted)
+    return [AttentionProduct(op, weights, kernel) for op, weights, kernel in kernels if kernel]
 
 
 def _kernel(trace: Trace, weights: int) -> Op | None:
@@ -270,8 +263,11 @@ def _kernel(trace: Trace, weights: int) -> Op | None:
 
 def products_without_softmax(
     trace: Trace, ops: Iterable[Op], roles: Roles, nodes: NodeIds
-) -> Iterator[WeightedProduct]:
-    """Yield those of the operations in which weights without a role mix the values of nodes."""
+) -> Iterator[tuple[Op, int]]:
+    """Yield those of the operations in which weights without a role mix the values of nodes.
+
+    With each come these weights.
+    """
     with_role = {product.op.number for product in roles.attention}
     for op in ops:
         if op.name not in MIXING or op.number in with_role:
@@ -288,7 +284,7 @@ def products_without_softmax(
             else:
                 continue
             if _widens(trace, op, narrow) and _is_made_by(trace, nodes, weights, kind):
-                yield WeightedProduct(op, weights)
+                yield op, weights
 
 
 def _signals(trace: Trace, op: Op) -> list[int]:

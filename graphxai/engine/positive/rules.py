@@ -300,6 +300,9 @@ ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
 def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation, so that it passes relevance back by its rule."""
     rule = RULES.get(operation(op.name).positive)
+    signals_read = [ref for ref in op.reads if context.plan.signal[ref.value]]
+    if any(kind_of(context.trace.memory.tensors[ref.slot]) == "sparse" for ref in signals_read):
+        raise not_followed(f"a sparse tensor ({op.name})", op.path)
     if rule is None or "amax" in op.args or "amin" in op.args:
         return op.func(*args, **kwargs)
     reads = {ref.value: t for ref, t in pair_refs((op.args, op.kwargs), (args, kwargs))}

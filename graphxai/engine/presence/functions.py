@@ -6,7 +6,7 @@ a difference, not a derivative: how much the result would change if this entry a
 joined, times the gradient of the result. So it is exact for one operation, whatever its curvature.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -77,39 +77,6 @@ def quotient_factors(
     first = ~present & (total == 0)
     joined = divisor / torch.maximum(divisor, weights)
     return torch.where(first, joined, above), torch.where(alone | first, 0.0, above)
-
-
-class _Mean(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, presence: Tensor, dims: tuple[int, ...], keepdim: bool
-    ) -> Tensor:
-        wide = presence.expand(x.shape)
-        count = wide.sum(dims, keepdim=True)
-        mean = (x * wide).sum(dims, keepdim=True) / count.clamp(min=1)
-        ctx.save_for_backward(x, presence, mean, count)
-        ctx.dims, ctx.keepdim = dims, keepdim
-        return mean if keepdim else mean.squeeze(dims)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        x, presence, mean, count = ctx.saved_tensors
-        gradient = gradients[0]
-        if not ctx.keepdim:
-            for dim in ctx.dims:
-                gradient = gradient.unsqueeze(dim)
-        present = presence.expand(x.shape) > 0
-        # the last entry that leaves takes the mean with it
-        leaving = torch.where(count > 1, (x - mean) / (count - 1).clamp(min=1), x)
-        change = torch.where(present, leaving, (x - mean) / (count + 1))
-        of_x = gradient * presence / count.clamp(min=1)
-        return of_x.expand(x.shape), (gradient * change).sum_to_size(presence.shape), None, None
-
-
-def mean(x: Tensor, presence: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """Return the mean of the present entries of x over some axes, in ascending order."""
-    out: Tensor = _Mean.apply(x, presence, tuple(dims), keepdim)
-    return out
 
 
 class _Softmax(torch.autograd.Function):
@@ -233,14 +200,7 @@ def track_structure(
         tokens: the number of tokens of a graph.
         others: the ids of other inputs by slot.
     """
-    tracker = _StructureTracker(trace, rows, tokens)
-    tracker.nodes.by_value[trace.flow.slot_of_value.index(slot)] = EntryIds(rows)
-    for other_slot, ids in others.items():
-        tracker.nodes.by_value[trace.flow.slot_of_value.index(other_slot)] = ids
-        tracker.bits |= trace.inputs[other_slot]
-    for op in trace.ops:
-        tracker.step(op)
-    return tracker.nodes
+    return _StructureTracker(trace, rows, tokens).track({slot: EntryIds(rows), **others})
 
 
 class _StructureTracker(NodeTracker):
@@ -301,7 +261,13 @@ class _StructureTracker(NodeTracker):
         assert ids is not None
         dims = len(self.trace.shape(op.args[3].value))
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
-            aligned = ids.map(lambda t: t if t.dim() <= dims else t.flatten())
+            along = op.args[1] % dims  # the axis of the source that the index runs along
+
+            def aligned_with_source(t: Tensor) -> Tensor:
+                flat = t if t.dim() <= dims else t.flatten()
+                return flat.view(-1, *[1] * (dims - 1 - along)) if flat.dim() == 1 else flat
+
+            aligned = ids.map(aligned_with_source)
             result = self._gathered(op, self.trace.shape(op.out), {op.args[3].value: aligned})
             if result is not None:
                 self.nodes.by_value[op.out] = self._of_own_rows(op, result)

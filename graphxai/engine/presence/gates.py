@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.attention.node_tracker import reduced_axes
 from graphxai.engine.trace import Op, Ref, Trace
 
 OVER_AXES = kinds.that("gated")
@@ -294,11 +295,3 @@ class _GateFinder:
         if out:
             receiver = out[0][..., None] if len(shapes[1]) == 1 else out[0][..., :1]
         self._gate(op, self._senders(inner, receiver))
-
-
-def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
-    """Return the axes over which an operation such as a sum reduces a tensor of `count` axes."""
-    dims = next((arg for arg in op.args[1:] if isinstance(arg, list | tuple)), None)
-    if dims is None:
-        dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
-    return tuple(sorted({dim % count for dim in (dims or range(count))}))

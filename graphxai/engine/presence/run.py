@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from graphxai.engine.attention.node_ids import NodeIds
+from graphxai.engine.attention.node_tracker import reduced_axes
 from graphxai.engine.operations import DIVISORS, GATHERED, PLUS_PRODUCT, SCALINGS, SOFTMAX, SUMS
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
@@ -27,7 +28,6 @@ from graphxai.engine.presence.gates import (
     Groups,
     by_entry,
     find_gates,
-    reduced_axes,
 )
 from graphxai.engine.replay import replay
 from graphxai.engine.trace import Op, Trace
@@ -81,16 +81,12 @@ def _behind_gates(trace: Trace, gates: dict[int, Gate]) -> set[int]:
         if op.number in gates or any(_is_changed(trace, ref.value, changed) for ref in op.reads):
             numbers.add(op.number)
             changed.update(ref.value for ref in op.makes)
-    touching: dict[int, list[int]] = {}
-    for op in trace.ops:
-        for storage in {trace.memory.storage[ref.slot] for ref in op.makes}:
-            touching.setdefault(storage, []).append(op.number)
     todo = list(numbers)
     while todo:
         op = trace.ops[todo.pop()]
         for ref in (*op.reads, *op.makes):
             if ref.slot in trace.memory.unstable:
-                new = set(touching.get(trace.memory.storage[ref.slot], ())) - numbers
+                new = set(trace.touching(ref.slot)) - numbers
                 numbers |= new
                 todo += new
     return numbers
@@ -139,16 +135,17 @@ class _GatedRun:
             return op.func(functions.weighted(x, presence), *args[1:], **kwargs)
         dims = reduced_axes(op, x.dim())
         keepdim = any(arg is True for arg in args[1:]) or bool(kwargs.get("keepdim"))
-        if op.name == "mean":
-            return functions.mean(x, presence, dims, keepdim)
-        (dim,) = dims
-        moved = x.movedim(dim, 0)
-        present = presence.expand(x.shape).movedim(dim, 0)
+        moved, present = (
+            t.expand(x.shape).movedim(dims, (*range(len(dims)),)).flatten(0, len(dims) - 1)
+            for t in (x, presence)
+        )
         start = moved.new_zeros(1, *moved.shape[1:])
         groups = torch.zeros(len(moved), dtype=torch.long, device=x.device)
-        largest = functions.of_groups("amax", moved, present, groups, start, False)
-        largest = largest.movedim(0, dim) if keepdim else largest.squeeze(0)
-        return (largest, None) if isinstance(op.result, list) else largest
+        way = "mean" if op.name == "mean" else "amax"
+        out = functions.of_groups(way, moved, present, groups, start, False).squeeze(0)
+        for dim in dims if keepdim else ():
+            out = out.unsqueeze(dim)
+        return (out, None) if isinstance(op.result, list) else out
 
     def _into_groups(
         self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
@@ -187,7 +184,7 @@ class _GatedRun:
     def _factors(self, number: int) -> tuple[Tensor, Tensor]:
         """Return the factors of the marginals above and below the line of a quotient."""
         index, weights, presence = self._terms[number]
-        index = index.flatten(1)[:, 0] if index.dim() > 1 else index
+        index = by_entry(index, 0)
         shown = functions.weighted(weights, presence)
         total = weights.new_zeros(int(index.max()) + 1 if len(index) else 0, *weights.shape[1:])
         total = total.index_add(0, index, shown)[index]
@@ -295,5 +292,5 @@ def _same_groups(trace: Trace, first: Gate, second: Gate) -> bool:
         index = trace.memory.tensors[gate.op.args[2].slot]
         if gate.op.args[1] not in (0, -index.dim()) or "amax" in gate.op.args:
             return False
-        indices.append(index.flatten(1)[:, 0] if index.dim() > 1 else index)
+        indices.append(by_entry(index, 0))
     return torch.equal(*indices)

@@ -35,14 +35,10 @@ def errors_of(model: Model, task: str, by: Literal["errors", "errors_by_probabil
 def read_groups(errors: Groups, words: Sequence[str]) -> dict[str, Group]:
     """Return the figures of the groups with these names; empty if any of them cannot be read."""
     try:
-        return {word: _group(*errors[word]) for word in words if word in errors}
+        groups = {word: tuple(map(float, errors[word])) for word in words if word in errors}
+        return {word: (mean, sd, number) for word, (mean, sd, number) in groups.items()}
     except (TypeError, ValueError):
         return {}
-
-
-def _group(mean: float, deviation: float, number: float) -> Group:
-    """Return a group's figures, or raise TypeError or ValueError if they are not three numbers."""
-    return float(mean), float(deviation), float(number)
 
 
 def pooled(groups: Mapping[str, Group], words: Sequence[str]) -> Group:

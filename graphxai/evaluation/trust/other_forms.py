@@ -180,19 +180,11 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
         if "structure" not in item.data:  # the graph is one of a wrapped model
             return None
         order = np.random.default_rng(draw).permutation(item.data.num_nodes).tolist()
-        return _renumbered(item.data, order), order
+        from graphxai.evaluation.testing import renumbered
+
+        return renumbered(item.data, torch.tensor(order)), order
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(item.smiles) if item.read is None else item.read
         start = (draw + 1) * mol.GetNumAtoms() // (WRITINGS + 1)
         text = Chem.MolToSmiles(mol, canonical=False, rootedAtAtom=start)
     return text, list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-
-
-def _renumbered(data: "Data", order: list[int]) -> "Data":
-    """Renumber the graph, so that new node k is old node `order[k]`."""
-    from torch_geometric.data import Data  # slow to import
-
-    number = np.argsort(order)  # the new number of each old node
-    edges = torch.as_tensor(number)[data.edge_index]
-    position = None if data.pos is None else data.pos[order]
-    return Data(x=data.x[order], edge_index=edges, edge_attr=data.edge_attr, pos=position)

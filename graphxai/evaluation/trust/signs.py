@@ -142,7 +142,8 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
     if explanation.molecule is None:
         nodes = "nodes" if explanation.segments is None else "superpixels"
         how = f"how the {nodes} are numbered"
-    change = _largest(explanation.relevance, others)
+    changes = np.array([relative_change(explanation.relevance, other) for other in others])
+    change = float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
     if np.isnan(change):
         return Sign(name, "unknown", None, f"whether it depends on {how} could not be tested")
     level = REWRITING.level(change)
@@ -151,12 +152,6 @@ def rewriting_sign(explanation: Explanation, others: Sequence[NDArray[np.floatin
     return Sign(
         name, level, change, f"it depends on {how}", f"relevance changes by {100 * change:.1f} %"
     )
-
-
-def _largest(relevance: NDArray[np.floating], others: Sequence[NDArray[np.floating]]) -> float:
-    """Return the largest relative change, or NaN if there is none."""
-    changes = np.array([relative_change(relevance, other) for other in others])
-    return float("nan") if np.isnan(changes).all() else float(np.nanmax(changes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
-from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.explaining import explain_prepared
@@ -187,7 +186,7 @@ def trust(model: "Model | str | Path", explained: Any, *, target: Any = None) ->
     model = loaded(model)
     if not isinstance(explained, Explanation):
         item = prepare_for(model, explained)
-        return explained_with_trust(model, item, get_explainer(DEFAULT_METHOD), target=target)[1]
+        return explained_with_trust(model, item, get_explainer(None, model=model), target=target)[1]
     if explained.provenance.get("sha256") != model.origin.sha256:
         raise ValueError("the explanation was made with another model than the one given.")
     item = _input_of(model, explained)

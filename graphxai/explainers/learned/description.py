@@ -166,7 +166,10 @@ def _of_wrapped(model: ExplainableModel, batch: Any, target: Target) -> Descript
     resolved, mask = target.resolve(model.config, lrp.outputs), batch.mask
     first = first_order(measure_of(model, batch, resolved.log_odds), mask)
     size = mean_size(first.halves.mean(0), mask)  # (B, 1)
-    by_side = (_mean_where(first.halves, side) for side in (first.present, ~first.present))
+    by_side = (  # the mean where nodes are present, and where they are absent
+        first.halves.masked_fill(~side, 0.0).sum(0) / side.sum(0).clamp(min=1)
+        for side in (first.present, ~first.present)
+    )
     of_v = [
         *(marginals / size for marginals in (first.whole, *by_side)),
         *(each.relevance / mean_size(each.relevance, mask) for each in (lrp, slope)),
@@ -182,8 +185,3 @@ def _of_wrapped(model: ExplainableModel, batch: Any, target: Target) -> Descript
     ]
     features = NodeFeatures(torch.cat(values, dim=-1), model.embed(batch).detach()[:, 1:])
     return Description(lrp, resolved, features, start)
-
-
-def _mean_where(values: Tensor, chosen: Tensor) -> Tensor:
-    """Average values (K, B, N) over the K where they are chosen, zero where they never are."""
-    return values.masked_fill(~chosen, 0.0).sum(0) / chosen.sum(0).clamp(min=1)

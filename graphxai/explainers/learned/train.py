@@ -26,7 +26,7 @@ from graphxai.runtime.threads import one_thread
 
 from ..base import Explainer
 from ..path_marginals import PathMarginals
-from ..perturbation import ShapleySampling
+from ..shapley import ShapleySampling
 from ..wrapped import members_of, passes_of
 from .curves import areas, gradients_of_probability, soft_presence, standardised
 from .description import NodeFeatures, describe, start_of
@@ -180,16 +180,11 @@ def _usable(model: ExplainableModel, graphs: Any) -> list[Input]:
     return [graph for graph in prepared if isinstance(graph, Input)]
 
 
-def _device_of(model: Any) -> torch.device:
-    """Return the device of a model's weights."""
-    device: torch.device = next(model.parameters()).device
-    return device
-
-
 @contextmanager
 def _seeded(seed: int, model: ExplainableModel) -> Iterator[None]:
     """Draw PyTorch's random numbers from the seed within the block."""
-    device = _device_of(model)
+    weights: Any = model
+    device: torch.device = next(weights.parameters()).device
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         torch.manual_seed(seed)
         yield

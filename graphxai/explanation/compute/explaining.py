@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from graphxai.explainers.passes import (
     outputs_without_nodes,
 )
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.ledger import Ledger
+from graphxai.explanation.ledger import CURVE, Ledger
 from graphxai.explanation.prediction import NotFiniteError, read_outputs
 from graphxai.visualization import PlainGraph
 
@@ -52,6 +52,8 @@ from .predicting import (
 )
 
 GRAPH_TENSORS = ("x", "edge_index", "edge_attr", "pos")
+OF_EDGES = ("edge_attr", "edge_index")  # inputs whose rows are edges
+ARRAYS = ("relevance", "features", "spread", "members")
 FloatArray: TypeAlias = NDArray[np.floating]
 NearnessWhenRead: TypeAlias = Nearness | Callable[[], Nearness] | None
 
@@ -127,7 +129,10 @@ def explanations_or_errors(
             target=wanted,
             origin=origin,
             ranges=ranges_of(model, batch, len(attribution.outputs)),
-            numbers=_Numbers.of(attribution),
+            arrays={name: _array(getattr(attribution, name)) for name in ARRAYS},
+            outputs=attribution.outputs.double().tolist(),
+            labels=attribution.labels,
+            shares=_shares(attribution),
             inputs=attribution.inputs or {},
             without_nodes=without_nodes,
             zeroed_nodes=zeroed_nodes,
@@ -145,51 +150,24 @@ def explanations_or_errors(
                 yield key, mean_explanation(first, result)
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbers:
-    """An Attribution in plain numbers, where lists have an entry for each graph.
+def _shares(attribution: Attribution) -> list[dict[str, Any]]:
+    """Return each graph's shares under the names of the ledger, as plain numbers.
 
-    Args:
-        relevance: the relevance of the nodes (B, N).
-        features: the relevance split by feature (B, N, F), or None.
-        spread: how far each score may be off (B, N), or None.
-        members: the relevance by each model of an ensemble (K, B, N), or None.
-        outputs: the model's outputs.
-        labels: the targets as text.
-        shares: the shares under the names of the ledger.
+    Each tensor is converted once for the whole batch.
     """
-
-    relevance: FloatArray
-    features: FloatArray | None
-    spread: FloatArray | None
-    members: FloatArray | None
-    outputs: list[list[float]]
-    labels: tuple[str, ...]
-    shares: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, attribution: Attribution) -> "_Numbers":
-        """Convert each tensor of an attribution once for the whole batch."""
-        graphs = len(attribution.outputs)
-        columns: dict[str, list[Any]] = {
-            name: getattr(attribution, name).tolist()
-            for name in ("graph_token", "biases", "output", "average_node")
-            if getattr(attribution, name) is not None
-        }
-        columns["structure"] = _by_graph(attribution.structure, graphs)
-        columns["remainders"] = _by_graph(attribution.remainders, graphs)
-        columns["others"] = _by_graph(attribution.others, graphs)
-        return cls(
-            relevance=attribution.relevance.float().cpu().numpy(),
-            features=_array(attribution.features),
-            spread=_array(attribution.spread),
-            members=_array(attribution.members),
-            outputs=attribution.outputs.double().tolist(),
-            labels=attribution.labels,
-            shares=[
-                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-            ],
-        )
+    graphs = len(attribution.outputs)
+    columns: dict[str, list[Any]] = {
+        name: getattr(attribution, name).tolist()
+        for name in ("graph_token", "biases", "output", "average_node")
+        if getattr(attribution, name) is not None
+    }
+    for name in ("structure", "remainders", "others"):
+        columns[name] = _by_graph(getattr(attribution, name), graphs)
+    if attribution.curve is not None:
+        *numbers, columns["group_error"] = attribution.curve.T.tolist()
+        rows = zip(*numbers, strict=True)
+        columns["curve"] = [dict(zip(CURVE, row, strict=True)) for row in rows]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _array(values: Tensor | None) -> FloatArray | None:
@@ -215,7 +193,11 @@ class _ExplainedBatch:
         target: the target as the caller gave it.
         origin: the provenance that all explanations share.
         ranges: for each graph by task, what the intervals of its predictions follow from.
-        numbers: the attribution in plain numbers.
+        arrays: the relevance of the nodes (B, N), and if there are any their relevance by feature
+            (B, N, F), spread (B, N), and relevance by member of an ensemble (K, B, N).
+        outputs: the model's outputs for each graph.
+        labels: the targets as text.
+        shares: the shares of each graph under the names of the ledger.
         inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
         without_nodes: f_c of each graph without its nodes.
         zeroed_nodes: f_c of each graph with nodes of zeros, where it is wanted.
@@ -227,7 +209,10 @@ class _ExplainedBatch:
     target: Target
     origin: dict[str, Any]
     ranges: Sequence[Mapping[str, Conformal | OwnSpread]]
-    numbers: _Numbers
+    arrays: Mapping[str, FloatArray | None]
+    outputs: list[list[float]]
+    labels: tuple[str, ...]
+    shares: list[dict[str, Any]]
     inputs: Mapping[str, Sequence[Tensor]]
     without_nodes: list[float | None]
     zeroed_nodes: list[float | None]
@@ -235,11 +220,10 @@ class _ExplainedBatch:
 
     def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
         """Cut the explanation of one graph out of the batch, without its padding."""
-        numbers, model, explainer = self.numbers, self.model, self.explainer
-        nodes = slice(item.num_nodes)
-        outputs = numbers.outputs[row]
-        relevance = numbers.relevance[row, nodes].copy()
-        features = None if numbers.features is None else numbers.features[row, nodes].copy()
+        model, explainer = self.model, self.explainer
+        outputs, of_graph = self.outputs[row], self._cut(row, item.num_nodes)
+        relevance: Any = of_graph["relevance"]
+        features = of_graph["features"]
         about = nearness, self.ranges[row], item.note, item.parent
         predictions = read_outputs(model.config, outputs, *about)
         task = self.target.task_in(model.config)
@@ -247,16 +231,17 @@ class _ExplainedBatch:
         centrality, names = None, list(model.feature_names)
         if features is not None and "centrality" in names:
             centrality = float(features[:, names.index("centrality")].sum(dtype=np.float64))
+        parts = getattr(model, "node_parts", None)  # which a model may name
         words = item.graph.get("dense")  # numbers of words, and not vectors such as patches
         return Explanation(
-            relevance=relevance,
-            target=numbers.labels[row],
+            **of_graph,
+            target=self.labels[row],
             wanted=self.target.settled(model.config, outputs),
             prediction=next(p for p in predictions if p.task == task.name),
             predictions=predictions,
             method=explainer.name,
             title=explainer.title,
-            output=numbers.shares[row]["output"],
+            output=self.shares[row]["output"],
             without_nodes=self.without_nodes[row],
             caveat=explainer.traits.caveat,
             unsigned=explainer.traits.large_score_means,
@@ -265,15 +250,15 @@ class _ExplainedBatch:
                 without_nodes=self.without_nodes[row],
                 zeroed_nodes=self.zeroed_nodes[row] if self.without_nodes[row] is None else None,
                 centrality=centrality,
-                node_parts=self._node_parts(item, relevance, features),
-                **numbers.shares[row],
+                node_parts={} if parts is None else parts(item.graph, relevance, features),
+                along_edges=float(self.inputs["edge_index"][row].double().sum())
+                if "edge_index" in self.inputs
+                else None,
+                **self.shares[row],
             )
             if explainer.traits.adds_up
             else None,
-            features=features,
             feature_names=model.feature_names if features is not None else (),
-            spread=None if numbers.spread is None else numbers.spread[row, nodes].copy(),
-            members=None if numbers.members is None else numbers.members[:, row, nodes].copy(),
             relevance_of=relevance_of,
             features_of=features_of,
             smiles=item.smiles,
@@ -281,19 +266,21 @@ class _ExplainedBatch:
             as_given=item.as_given,
             image=item.image,
             segments=item.segments,
-            graph=_arrays_of(item, "edge_attr" in self.inputs),
+            graph=_arrays_of(item, any(name in self.inputs for name in OF_EDGES)),
             drawn=plain_graph(item),
             is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
             grid=_grid_of(words),
             provenance=self.origin,
         )
 
-    def _node_parts(
-        self, item: Input, nodes: FloatArray, features: FloatArray | None
-    ) -> dict[str, float]:
-        """Return the parts of the nodes' share that the model names, if it names any."""
-        parts: Callable[..., dict[str, float]] | None = getattr(self.model, "node_parts", None)
-        return {} if parts is None else parts(item.graph, nodes, features)
+    def _cut(self, row: int, nodes: int) -> dict[str, Any]:
+        """Return copies of the arrays of one graph, without its padding."""
+        cut: dict[str, Any] = dict.fromkeys(self.arrays)
+        for name, values in self.arrays.items():
+            if values is not None:
+                of_row = values[:, row] if name == "members" else values[row]
+                cut[name] = (of_row[:nodes] if name == "features" else of_row[..., :nodes]).copy()
+        return cut
 
     def _by_input(
         self, row: int, item: Input, nodes: FloatArray, features: FloatArray | None
@@ -317,8 +304,8 @@ class _ExplainedBatch:
         for name, graphs in self.inputs.items():
             values = graphs[row].double().cpu().numpy()
             by_row = values.sum(tuple(range(1, values.ndim)))  # there may be no rows
-            if name == "edge_attr":
-                for kind, edges in (_by_type(item.graph, "edges") or {}).items():
+            if name in OF_EDGES:
+                for kind, edges in (_by_type(item.graph, name) or {}).items():
                     relevance[kind] = by_row[edges]
             relevance[name] = by_row
             if values.ndim > 1:
@@ -332,29 +319,25 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
         return {}
     is_molecule = item.smiles is not None or item.molecule is not None
     names = (("edge_index",) if with_bonds else ()) if is_molecule else GRAPH_TENSORS
-    return {
-        name: _as_numpy(value)
+    return {  # NumPy has no bfloat16, so its values become single ones
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True).copy()
         for name in names
         if isinstance(value := item.graph.get(name), Tensor) and value.layout == torch.strided
     }
 
 
-def _by_type(
-    graph: Any, what: Literal["nodes", "edges"]
-) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the numbers of nodes or edges by type, or None unless a graph is heterogeneous."""
+def _by_type(graph: Any, what: str) -> "dict[str, NDArray[np.integer]] | None":
+    """Return the numbers of nodes, or rows of an input of edges, by type.
+
+    The result is None unless the graph is heterogeneous.
+    """
     if graph.get("schema") is None:
         return None
     from graphxai.wrapping import heterogeneous  # needs PyG
 
-    of_nodes = what == "nodes"
-    return heterogeneous.nodes_by_type(graph) if of_nodes else heterogeneous.edges_by_type(graph)
-
-
-def _as_numpy(value: Tensor) -> NDArray[Any]:
-    """Copy a tensor into an array. NumPy has no bfloat16, so its values become single ones."""
-    value = value.float() if value.dtype == torch.bfloat16 else value
-    return value.numpy(force=True).copy()
+    if what == "nodes":
+        return heterogeneous.nodes_by_type(graph)
+    return heterogeneous.edges_by_type(graph, with_attributes=what == "edge_attr")
 
 
 # Attributes that may name the nodes. If there are none, any list of N words may.

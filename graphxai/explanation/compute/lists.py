@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import torch
 
 from graphxai.contract.batching import in_chunks, in_pieces
 from graphxai.contract.inputs import Input
 from graphxai.runtime.interrupts import Interrupted
+from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
@@ -97,6 +98,13 @@ def map_inputs(
                 raise
             raise Interrupted(f"after {arrivals.count} of {len(values)} inputs", results) from None
     return results
+
+
+def is_strict(on_error: OnError, several: bool) -> bool:
+    """Return whether the first error is raised, as it always is for a single input."""
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error is 'warn' or 'raise', not {on_error!r}.")
+    return on_error == "raise" or not several
 
 
 class ModelFailed(Exception):
@@ -200,14 +208,21 @@ class _PieceWorker(Generic[Result]):
             if len(usable) == 1:
                 yield usable[0][0], ModelFailed(error)
                 return
-        for number, item in usable:
-            if number not in finished:
-                try:
-                    results = list(self.computation(self.model, [(number, item)]))
-                except Exception as error:
-                    yield number, ModelFailed(error)
-                else:
-                    yield from results
+            failed = _reason(ModelFailed(error))
+        rest = [(number, item) for number, item in usable if number not in finished]
+        for number, item in rest:
+            try:
+                results = list(self.computation(self.model, [(number, item)]))
+            except Exception as error:
+                yield number, ModelFailed(error)
+            else:
+                if failed and len(rest) > 1:
+                    warn(
+                        f"{len(rest)} inputs take {len(rest)} passes instead of a few: together"
+                        f" they failed ({failed})."
+                    )
+                failed = ""
+                yield from results
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"arrived": _nothing_arrives}

@@ -1,13 +1,16 @@
 """The types of models that results are computed for, and how they are loaded."""
 
 import platform
+import re
+import sys
 from collections.abc import Collection, Mapping
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from graphxai.contract.checkpoint_files import is_process
+from graphxai.contract.checkpoint_files import PROCESS, SUM, stored_format
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import require_contract
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
@@ -17,10 +20,11 @@ from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
 if TYPE_CHECKING:
     from graphxai.models.graphormer import Ensemble, Graphormer
-    from graphxai.models.process import KernelProcess
+    from graphxai.models.process import KernelProcess, SummedModel
     from graphxai.wrapping import WrappedModel
 
-Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | WrappedModel"
+_IN_MODULE = re.compile(r"(.+\.py):(\w+)")  # such as my.py:model
+Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | SummedModel | WrappedModel"
 
 
 def load(
@@ -30,10 +34,17 @@ def load(
     molecule_features: Any = (),
     extra_features: Any = None,
 ) -> "Model":
-    """Load a model by name, from the folder of a checkpoint, or from a file of chemprop 2.
+    """Load a model by name, from the folder of a checkpoint, a file of chemprop 2, or Python code.
 
     The arguments and errors are those of `api.load`.
     """
+    if not isinstance(name_or_path, str | Path):
+        raise TypeError(
+            f"load takes the name or path of a model, not {type(name_or_path).__name__}: wrap(...)"
+            " takes PyTorch models, and several names are loaded one by one."
+        )
+    if match := _IN_MODULE.fullmatch(str(name_or_path)):
+        return _from_module(Path(match[1]), match[2])
     if is_chemprop_path(name_or_path):
         from graphxai.wrapping.chemprop.loading import load_chemprop  # imports PyG
 
@@ -42,11 +53,31 @@ def load(
         raise ValueError(
             "molecule_features and extra_features are for models of chemprop: leave them out."
         )
-    if is_process(folder := locate(name_or_path)):
-        from graphxai.models.process import load_process  # brings RDKit
+    if (stored := stored_format(folder := locate(name_or_path))) in (PROCESS, SUM):
+        from graphxai.models.process import load_process, load_sum  # bring RDKit
 
-        return load_process(folder, as_drawn=as_drawn)
+        if stored == PROCESS:
+            return load_process(folder, as_drawn=as_drawn)
+        return load_sum(folder, lambda base: load(base, as_drawn=as_drawn))
     return load_model(name_or_path, as_drawn=as_drawn)
+
+
+def _from_module(path: Path, name: str) -> "Model":
+    """Return a model that a Python file of the user defines, which is run.
+
+    Raises ValueError if there is no such file, name or model.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}.")
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)  # so that further processes find the module, too
+    module = import_module(path.stem)
+    if Path(module.__file__ or "").resolve() != path.resolve():
+        raise ValueError(f"{path} has the name of the module {path.stem}: rename the file.")
+    model: Any = getattr(module, name, None)
+    if not hasattr(model, "origin"):
+        raise ValueError(f"{path} has no model {name!r}: make it with graphxai.load or wrap.")
+    return cast("Model", model)
 
 
 def loaded(model: "Model | str | Path") -> "Model":
@@ -73,7 +104,7 @@ def last_written(name_or_path: str | Path) -> tuple[Path, int]:
 
 
 def conformal_of(model: "Model") -> Mapping[str, Conformal]:
-    """Return a model's conformal scores by task. Wrapped models have none."""
+    """Return a model's conformal scores by task. Wrapped models have those of `learned_from`."""
     return getattr(model, "conformal", {})
 
 

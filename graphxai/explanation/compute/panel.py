@@ -66,7 +66,9 @@ class ModelPanel:
         names = numbered(names or [model.origin.name for model in members])
         owners = Counter(task.name for model in members for task in model.config.tasks)
         properties = tuple(
-            PredictedProperty(_name_of(task, name, owners[task.name]), place, name, task)
+            PredictedProperty(
+                task.name if owners[task.name] == 1 else f"{task.name} ({name})", place, name, task
+            )
             for place, (name, model) in enumerate(zip(names, members, strict=True))
             for task in model.config.tasks
         )
@@ -90,7 +92,3 @@ class ModelPanel:
 def is_several(models: Any) -> bool:
     """Return whether these are several models. A list with a single one counts, too."""
     return isinstance(models, list | tuple)
-
-
-def _name_of(task: Task, model: str, owners: int) -> str:
-    return task.name if owners == 1 else f"{task.name} ({model})"

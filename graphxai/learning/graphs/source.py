@@ -167,6 +167,9 @@ def split_graphs(
         ValueError: there are too few graphs, a graph cannot be used, or labels and split do not
             fit; the message names the graph.
     """
+    if not isinstance(dataset, Iterable):
+        kind = type(dataset).__name__
+        raise TypeError(f"train takes a data set, a list of graphs or a folder, not {kind}.")
     given = [dataset] if is_data(dataset) else list(dataset)
     for k, graph in enumerate(given):
         if not is_data(graph):

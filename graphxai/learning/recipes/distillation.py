@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.tasks import Task
 from graphxai.learning.fit import FINETUNING, PRETRAINED, finetune
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.settings import TrainingSettings
@@ -29,7 +28,6 @@ from graphxai.runtime.writing import atomic_write, folder_at, json_text, write_w
 FloatArray = NDArray[np.float64]
 ABOUT, LEFT_OUT = "molecules.json", "left_out.npy"
 PART = 500  # molecules that are labelled at a time
-TEACHER = "teacher.safetensors"  # beside the labels, so that a resumed run does not fit it again
 DISTILLING = replace(
     FINETUNING,
     epochs=8,
@@ -93,16 +91,15 @@ def distil(
         log("fitting forests and a Gaussian process to the training part")
         return LinkedTeacher.fit(tasks, smiles, train.y, links, settings.show)
 
-    folder = out / "labels"
     new = label_molecules(
-        folder,
+        out / "labels",
         {
             "train": smiles,
             "y": np.nan_to_num(train.y, nan=-1e9).tolist(),
             "molecules": molecules,
         },
         recombine,
-        lambda: _fitted_once(folder / TEACHER, fit_teacher, tasks, links),
+        fit_teacher,
         resume=resume,
         show=settings.show,
     )
@@ -117,27 +114,6 @@ def distil(
         resume=resume,
         extra=labelled(encoded_molecules(new.smiles, first.config, settings), new.labels),
     ).model
-
-
-def _fitted_once(
-    path: Path,
-    fit_teacher: Callable[[], LinkedTeacher],
-    tasks: Sequence[Task],
-    links: Sequence[Link],
-) -> LinkedTeacher:
-    """Return the teacher that is stored at a path, or fit and store it.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    if path.is_file():
-        try:
-            return LinkedTeacher.from_bytes(path.read_bytes(), tasks, links)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}; delete the file to fit it again.") from error
-    teacher = fit_teacher()
-    write_whole(path, teacher.to_bytes())
-    return teacher
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,8 +146,7 @@ def label_molecules(
     The teacher is fitted only if something is left for it to do.
 
     Args:
-        folder: where the molecules and labels are stored. Files of another identity are deleted,
-            among them a teacher that `fit_teacher` may store there.
+        folder: where the molecules and labels are stored. Files of another identity are deleted.
         identity: what must be the same for stored labels to be used, as JSON values.
         make_molecules: makes the molecules.
         fit_teacher: fits the teacher.
@@ -182,7 +157,7 @@ def label_molecules(
     folder_at(folder)
     stored = _stored_molecules(folder / ABOUT, identity) if resume else None
     if stored is None:
-        for path in (*folder.glob("*.npy"), *folder.glob("*.safetensors")):
+        for path in folder.glob("*.npy"):
             path.unlink()
         stored = make_molecules()
         write_whole(folder / ABOUT, json_text({"identity": identity, "smiles": stored}))

@@ -20,7 +20,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
 from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rule_tables import RuleTable
-from graphxai.datasets.rules import RULES, RuleTask, get_rule
+from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.ground_truth import model_score
@@ -67,7 +67,7 @@ TRAINING: dict[str, dict[str, Any]] = {"pains": MORE, "large-ring": MORE}
 
 def _task_of(rule: RuleTask, labels: NDArray[np.float32], split: Split) -> Task:
     """Return a rule's task: binary, or regression standardised on the training molecules."""
-    if rule.kind == "presence":
+    if rule.kind != "additive":
         return Task(rule.name, "binary", ("no", "yes"))
     values = labels[list(split.train)].astype(np.float64)
     scale = float(values.std()) or 1.0
@@ -373,7 +373,8 @@ def benchmark_rule(
         if dataset.truths[k].dtype == bool and not dataset.truths[k].any()
     ]
     explained = [dataset.smiles[k] for k in with_truth]
-    bonds = [rule_bonds(name, text) for text in explained] if RULES[name].groups is not None else []
+    of_bonds = get_rule(name).groups is not None
+    bonds = [rule_bonds(name, text) for text in explained] if of_bonds else []
     rows = measure(
         model,
         explained,
@@ -385,7 +386,7 @@ def benchmark_rule(
         progress=progress,
     )
     scores = {
-        "question": RULES[name].question,
+        "question": get_rule(name).question,
         "model": model_score(model, [dataset.smiles[k] for k in test], dataset.labels[test]),
         "train": len(dataset.split.train),
         "test": len(test),

@@ -377,6 +377,6 @@ def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _width(fingerprints: NDArray[np.float32]) -> float:
-    """Return the median distance between the first thousand fingerprints."""
+    """Return half the median distance between the first thousand fingerprints."""
     squares = squared_distances(fingerprints[:1000], fingerprints[:1000])
-    return float(np.sqrt(np.median(squares))) or 1.0
+    return float(np.sqrt(np.median(squares))) / 2 or 1.0

@@ -1,28 +1,16 @@
-"""The teacher of the BACE model, in which a class is also derived from a value.
-
-It can be stored as arrays, so that an interrupted run does not fit it again.
-"""
+"""The teacher of the BACE model, in which a class is also derived from a value."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import (
-    BITS,
-    COUNTS,
-    atom_pair_counts,
-    ecfp4,
-    ecfp6_counts,
-)
-from graphxai.learning.teachers.forests import Forest, StoredTrees
+from graphxai.datasets.fingerprints import atom_pair_counts, ecfp4, ecfp6_counts
+from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.gaussian_process import Counts, Process, carriers_of, similarity
 from graphxai.runtime.progress import progress_bar
 
@@ -137,52 +125,6 @@ class LinkedTeacher:
             carried = tuple(kind[carriers] for kind in counts)
             process = Process.fit(similarity(counts, carried), carriers, labels)
         return cls(tasks, links, forests, out_of_bag, process, carried)
-
-    def to_bytes(self) -> bytes:
-        """Return the fitted teacher as arrays, in the format of safetensors."""
-        arrays: dict[str, NDArray[Any]] = {"forests/out_of_bag": self.out_of_bag}
-        for k, forests in enumerate(self.forests):
-            for kind, forest in enumerate(forests):
-                arrays |= StoredTrees.of(forest.trees).arrays(f"forests/{k}/{kind}")
-        arrays |= {f"process/{name}": array for name, array in vars(self.process).items()}
-        arrays |= {f"process/counts/{k}": kind for k, kind in enumerate(self.counts)}
-        return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-
-    @classmethod
-    def from_bytes(
-        cls, content: bytes, tasks: Sequence[Task], links: Sequence[Link] = ()
-    ) -> LinkedTeacher:
-        """Read a teacher that `to_bytes` wrote.
-
-        Args:
-            content: the arrays.
-            tasks: the tasks that it was fitted to.
-            links: its links.
-
-        Raises:
-            ValueError: the content is damaged, or belongs to other tasks.
-        """
-        try:
-            arrays = load(content)
-            forests = [
-                [
-                    Forest.from_arrays(task, arrays, f"forests/{k}/{kind}", width)
-                    for kind, width in enumerate((BITS, COUNTS))
-                ]
-                for k, task in enumerate(_fitted_tasks(tasks, links))
-            ]
-            names = ("weights", "means", "left_out")
-            process = Process(**{name: arrays[f"process/{name}"] for name in names})
-            counts = arrays["process/counts/0"], arrays["process/counts/1"]
-            out_of_bag = arrays["forests/out_of_bag"]
-        except (KeyError, SafetensorError, TypeError) as error:
-            raise ValueError(f"the stored teacher is damaged: {error!r}") from error
-        shapes = (len(process.weights), len(process.means))
-        if {len(kind) for kind in counts} != {shapes[0]}:
-            raise ValueError("a stored process has other molecules than its counts")
-        if process.weights.shape != shapes or process.left_out.shape[1:] != shapes[1:]:
-            raise ValueError(f"a stored process does not have {shapes[1]} columns")
-        return cls(tasks, links, forests, out_of_bag, process, counts)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Predict probabilities (binary) and values (regression), (n, tasks)."""

@@ -18,7 +18,6 @@ from rdkit import Chem
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4, structure_counts
-from graphxai.datasets.labels import with_unit
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.teachers.forests import Forest, forest_inputs
 from graphxai.learning.teachers.gaussian_process import (
@@ -185,28 +184,6 @@ class Teacher:
             return None
         return sum(w * self.sources[name].left_out[task] for name, w in weights.items())  # type: ignore[return-value]
 
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """The names of the columns that `columns` returns."""
-        return tuple(
-            heading
-            for task, weights in zip(self.tasks, self.weights, strict=True)
-            if weights is not None
-            for heading in _headings(task)
-        )
-
-    def columns(self, smiles: Sequence[str]) -> dict[str, FloatArray]:
-        """Predict molecules (m,), in named columns (m,): a value, or a probability per class."""
-        by_task = zip(self.tasks, self.predict(MoleculeFeatures(tuple(smiles))), strict=True)
-        parts = [
-            np.stack([1 - readings, readings], axis=1)
-            if task.kind == "binary"
-            else readings.reshape(len(readings), -1)
-            for task, readings in by_task
-            if readings is not None
-        ]
-        return dict(zip(self.headings, np.concatenate(parts, axis=1).T, strict=True))
-
     def to_dict(self) -> dict[str, Any]:
         """Return weights and scores by task, as plain values for JSON."""
         each = zip(self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True)
@@ -237,13 +214,6 @@ class Teacher:
                 f" {scores['stack']:.3f} ({each})"
             )
         return lines
-
-
-def _headings(task: Task) -> list[str]:
-    """Return the headings of the teacher's predictions for a task."""
-    if task.kind == "regression":
-        return [with_unit(f"{task.name}: teacher", task.unit)]
-    return [f"{task.name}: teacher: {name}" for name in task.classes]
 
 
 def kernel_of(

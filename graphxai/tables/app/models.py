@@ -5,17 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from graphxai.api import load
+from graphxai.contract.method_names import CONTROLS
 from graphxai.explainers import REGISTRY
+from graphxai.explainers.registry import methods_for
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.visualization.color import Scale
 
 from .page import MAX_ATOMS
 
-# The page leaves out methods that take seconds for a molecule, and the control.
+# The page leaves out methods that take seconds for a molecule, and the controls.
 LEFT_OUT = {
     "attention_flow", "gnn_explainer", "integrated_gradients", "order_marginals",
-    "path_marginals", "random", "shapley_sampling",
+    "path_marginals", "shapley_sampling", *CONTROLS,
 }  # fmt: skip
 
 
@@ -75,7 +77,9 @@ class OfferedModels:
             "summary": str(model.origin.metadata.get("summary", "")),
             "tasks": [[task.name, list(task.classes), task.unit] for task in model.config.tasks],
             "methods": {
-                method: cls.title for method, cls in REGISTRY.items() if method not in LEFT_OUT
+                method: REGISTRY[method].title
+                for method in methods_for(model)
+                if method not in LEFT_OUT
             },
             "colours": Scale(1.0).arms(),
             "unsigned_colours": Scale(1.0, one_sided=True).arms(),

@@ -93,18 +93,20 @@ function drawPicture() {
   svg.querySelector(`[data-place="${place.join(" ")}"]`)?.setAttribute("tabindex", 0);
   if (!svg.querySelector('[tabindex="0"]')) svg.querySelector("circle.hit").setAttribute("tabindex", 0);
   const arms = armsFor(card);
-  const colours = element("div", { class: "colours" });
+  const colours = element("div", { class: card.unsigned ? "colours" : "colours signed" });
   colours.style.background = `linear-gradient(to right, ${arms.slice(card.unsigned ? (arms.length - 1) / 2 : 0).join(",")})`;
   const low = card.unsigned ? "0" : `${card.legend[0]} ${figure(card, -card.limit)}`;
   byId("bar").replaceChildren(low, colours, `${figure(card, card.limit)} ${card.legend[1]}`);
 }
 
 function drawWhy(card) {
-  byId("caption").textContent = [card.note && `Molecule: ${card.note}.`, card.caption, card.score && `Note: ${card.score}.`].filter(Boolean).join(" ");
+  byId("caption").textContent = [card.note && `Molecule: ${card.note}.`, card.caption, `Acid or base: ${card.ionisation}.`, card.score && `Note: ${card.score}.`].filter(Boolean).join("\n");
   const rows = Object.entries(card.ledger || {}).map(([name, value]) =>
     element("tr", {}, element("th", {}, name.replaceAll("_", " ")), element("td", { class: "number" }, signed(value, 0.1))));
   const words = Object.entries(card.words[1]).map(([name, meaning]) => element("p", { class: "soft" }, element("b", {}, name), `: ${meaning}.`));
-  byId("ledger").replaceChildren(element("table", {}, element("tbody", {}, ...rows)), element("p", {}, card.words[0]), ...words);
+  const parts = card.fragments.filter((part) => part.length > 4).map(([name, , , , said, measured]) =>
+    element("p", {}, `Without ${name}: ${signed(said, 0.1)}, measured ${signed(measured, 0.1)}.`));
+  byId("ledger").replaceChildren(element("table", {}, element("tbody", {}, ...rows)), ...parts, element("p", {}, card.words[0]), ...words);
   byId("verdict").textContent = card.trust.sentence;
   byId("verdict").className = `verdict ${card.trust.level}`;
   byId("signs").replaceChildren(...card.trust.signs.map(([name, level, sentence]) =>

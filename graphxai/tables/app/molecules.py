@@ -13,7 +13,6 @@ from rdkit import Chem
 
 from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
-from graphxai.chemistry.fragments import fragments
 from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.neighbours import exchanged, fragments_for
 from graphxai.chemistry.transformations import Change, transformed
@@ -31,6 +30,7 @@ from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.threads import one_thread
 from graphxai.tables.card import (
     explained_rows,
+    fragments_shown,
     molecule_card,
     rounded,
 )
@@ -81,7 +81,8 @@ def card(
     mol = explanation.atoms()
     drawn, origin = _drawn_like(model, mol, like)
     shown = averaged(explanation.relevance, explanation.equivalent)
-    content = molecule_card("", 0, explanation, fragments(explanation, "brics"), trusted, drawn)
+    parts = fragments_shown(explanation, model)
+    content = molecule_card("", 0, explanation, parts, trusted, drawn)
     score = trusted.model
     return content | {
         "origin": origin,

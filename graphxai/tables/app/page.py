@@ -3,9 +3,10 @@
 import re
 from importlib.resources import files
 
-from rdkit import Chem
+from rdkit import Chem, rdBase
 
 from graphxai.chemistry.names import quietly_read
+from graphxai.datasets.molecule_reading import MoleculeError, read_molecules, shortened
 from graphxai.evaluation.trust.trust import level_properties
 
 # The script of the view. The order matters, because each file uses constants of those before it.
@@ -48,11 +49,20 @@ def read(smiles: str) -> Chem.Mol:
     Raises:
         ValueError: the text is not a SMILES, or the molecule is too large for the page.
     """
-    mol = None
-    if len(smiles) <= MAX_CHARACTERS and smiles.isprintable():
-        mol = quietly_read(smiles)
+    if len(smiles) > MAX_CHARACTERS:
+        raise ValueError(
+            f"{shortened(smiles, 80)} has {len(smiles):,} characters; the page reads up to"
+            f" {MAX_CHARACTERS:,}. For longer ones use `graphxai explain`."
+        )
+    mol = quietly_read(smiles) if smiles.isprintable() else None
     if mol is None or not mol.GetNumAtoms():
-        raise ValueError(f"{smiles[:80]!r} is not a SMILES that RDKit can read.")
+        with rdBase.BlockLogs():
+            (problem,) = read_molecules([smiles], MAX_ATOMS)
+        raise (
+            problem
+            if isinstance(problem, MoleculeError)
+            else ValueError(f"{shortened(smiles, 80)!r} is not a SMILES that RDKit can read.")
+        )
     if mol.GetNumAtoms() > MAX_ATOMS:
         raise ValueError(
             f"this molecule has {mol.GetNumAtoms()} atoms; the page shows up to {MAX_ATOMS}. For"

@@ -59,7 +59,7 @@ function propertyRow([name, model, task, label], cell, before) {
   const wish = cell.goal === undefined ? "" : element("span", { class: "wish", title: cell.goal },
     element("meter", { min: 0, max: 1, value: cell.desirability, "aria-label": `desirability for ${cell.goal}` }), ` ${hundredths(cell.desirability)}`);
   return element("tr", {}, element("th", { scope: "row" }, see),
-    element("td", {}, element("b", {}, cell.text), " ", changeOf(cell, before), element("span", { class: "soft block" }, [cell.range, measured && `measured ${measured}`].filter(Boolean).join("; "))),
+    element("td", {}, element("b", {}, scored(cell.text, cell.outcome)), " ", changeOf(cell, before), element("span", { class: "soft block" }, [cell.range, measured && `measured ${measured}`].filter(Boolean).join("; "))),
     element("td", {}, distanceBadge(cell)),
     element("td", { class: "number" }, wish));
 }

@@ -73,7 +73,7 @@ function rowCell(row, key) {
   if (key === "desirability") return hundredths(row.overview.desirability);
   const cell = row.overview.cells[properties.findIndex(([name]) => `predicted ${name}` === key)];
   if (!cell) return "";
-  return element("span", {}, `${cell.text} `, element("span", { class: "soft block" }, cell.range), distanceBadge(cell));
+  return element("span", {}, scored(cell.text, cell.outcome), " ", element("span", { class: "soft block" }, cell.range), distanceBadge(cell));
 }
 
 /* What was measured of a molecule, if the open table has it. */

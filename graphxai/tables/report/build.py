@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from graphxai.api import OneOrMoreModels
+from graphxai.chemistry.matching import read_pattern
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_goal, read_profile
-from graphxai.chemistry.table_changes import read_core
 from graphxai.contract.intervals import require_level
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.tasks import Task
@@ -27,7 +27,7 @@ from graphxai.runtime.writing import folder_at, place_of, write_whole
 from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
-from .cards import Cards, in_full, make_cards
+from .cards import Cards, aligned_cards, in_full, make_cards
 from .contents import model_card, page_data
 from .full_cards import (
     FullCardSettings,
@@ -80,6 +80,9 @@ def report(
     their intervals and how near the molecule is to each training set, the full card also what each
     model sees, and the `goal` how desirable the molecule is (see `gx.profile`).
 
+    Molecules with 2D coordinates, such as those of an SD file, are drawn as they are. Others are
+    drawn with their common core, or the `core` given as SMARTS, in the same place.
+
     Args:
         model: a model from `load`, or its name, or a list of these.
         inputs: the file of a table, or SMILES or RDKit molecules.
@@ -108,7 +111,7 @@ def report(
             raise ValueError("give either goal or towards: counterfactuals lead to the goal.")
         read_goal(first, settings.towards)
     if settings.core:
-        read_core(settings.core)
+        read_pattern(settings.core)
     explainer = get_explainer(method, model=first)
     folder_at(out.parent)
     place_of(out)
@@ -127,6 +130,7 @@ def report(
         named = source.total > 1 or source.is_file
         which = f"no molecule in {source.name}" if named else "the molecule cannot"
         raise ValueError(f"{which}{' can' if named else ''} be explained{why}")
+    cards = aligned_cards(cards, settings.core)
     chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
     explained = cards.molecules[-1].explanation.prediction.task
     methods = tuple(n for n in dict.fromkeys(settings.compared) if n != explainer.name)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
 
-from graphxai.chemistry.fragments import Fragments, fragments
+from graphxai.chemistry.fragments import Fragments
 from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.datasets.molecules import RejectedRow
@@ -21,8 +21,16 @@ from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes
-from graphxai.tables.card import bound_cell, explained_rows, measured_cell, molecule_card
+from graphxai.tables.card import (
+    bound_cell,
+    explained_rows,
+    fragments_shown,
+    measured_cell,
+    molecule_card,
+)
+from graphxai.tables.drawing import drawing
 from graphxai.tables.settings import SMOOTH
+from graphxai.visualization.grid import aligned_series
 
 from .molecules import ReportRow, ReportSource
 from .properties import CardSettings, predictions_of_cards
@@ -85,6 +93,32 @@ def make_cards(
     return Cards(molecules, rejected)
 
 
+def aligned_cards(cards: Cards, core: str) -> Cards:
+    """Return the cards with molecules that are drawn around a common core, see `aligned_series`.
+
+    Only the first `SMOOTH` molecules are aligned.
+
+    Args:
+        cards: the cards.
+        core: the SMARTS of the core, or "" to find it.
+    """
+    first = cards.molecules[:SMOOTH]
+    mols = [card.explanation.atoms() for card in first]
+    try:
+        placed = aligned_series(mols, core or None)
+    except ValueError:  # no molecule has this core
+        placed = aligned_series(mols)
+    moved = [
+        replace(
+            card,
+            explanation=replace(card.explanation, mol=mol),
+            content=card.content | {"draw": drawing(mol)},
+        )
+        for card, mol in zip(first, placed, strict=True)
+    ]
+    return replace(cards, molecules=[*moved, *cards.molecules[SMOOTH:]])
+
+
 def results_of(
     work: Callable[[Sequence[Any]], Any],
     items: Iterable[Any],
@@ -129,7 +163,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
         for number, (explanation, trust) in explained.items():
             row = rows[number]
             try:
-                parts = fragments(explanation, "brics")
+                parts = fragments_shown(explanation, settings.model)
                 content = molecule_card(row.name, number, explanation, parts, trust)
                 predicted = explanation.prediction
                 task = tasks[predicted.task]

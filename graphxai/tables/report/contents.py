@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
-from graphxai.datasets.fingerprints import ecfp4_bits, similarities
+from graphxai.chemistry.schemes import divided_line
+from graphxai.datasets.fingerprints import BitTable, ecfp4_bits
 from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
 from graphxai.explanation.explained_graph import about_output, about_terms
-from graphxai.explanation.explanations import SATURATED
+from graphxai.explanation.explanations import SATURATED, saturated_limit
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
 from graphxai.tables.drawing import UNIT, drawing_of
@@ -37,6 +38,7 @@ ENOUGH = 3  # how many molecules a meaningful interval needs
 EXAMPLES = 6  # how many molecules are shown for a fragment
 FEWEST = 5  # how many molecules a map of similarity needs
 WIDTH = 1000  # the width of the map in its units
+SIMILAR = 20  # molecules that a search by similarity shows
 NEIGHBOURS = 10  # the map should keep as many as it can of these most similar molecules
 PERPLEXITY = 15  # about this many neighbours pull at a molecule
 STEPS = 300  # the steps of the descent, 250 of them with exaggerated pulls. More gain little
@@ -81,12 +83,14 @@ def page_data(
     (task,) = (task for task in model.config.tasks if task.name == prediction.task)
     score = score_sign(model.origin.metadata, prediction)
     finding, summary = score.sentence, str(model.origin.metadata.get("summary", ""))
-    if len(model.config.tasks) > 1 and score.level != "unknown":
+    if score.level == "unknown":  # whose sentence has the summary
+        summary = ""
+    elif len(model.config.tasks) > 1:
         summary = f"{task.name}: {score.figures}"
     compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
     methods = [explainer, *map(get_explainer, compared)]
     meanings = {e.name: e.traits.large_score_means for e in methods}
-    limit = colour_limit(records, SATURATED)
+    limit = saturated_limit(np.concatenate([np.asarray(m["r"], dtype=float) for m in records]))
     fragments = None
     if len(targets) == 1:  # a fragment's relevance cannot be averaged over different classes
         table = FragmentTable()
@@ -176,16 +180,6 @@ def _intro(explainer: Explainer, outputs: set[str]) -> str:
     return f"Colours show relevance: {relevance}. {output} {total}"
 
 
-def colour_limit(records: Sequence[Mapping[str, Any]], quantile: float) -> float:
-    """Return the relevance of the full colour, a quantile of |relevance| over all atoms.
-
-    If the quantile is 0, it is the largest |relevance|. If this is 0 too, it is 1.
-    """
-    values = np.abs(np.concatenate([np.asarray(item["r"], dtype=float) for item in records]))
-    limit = float(np.quantile(values, quantile)) or float(values.max(initial=0.0))
-    return limit or 1.0
-
-
 def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the fragments at either end of each ranking in `RANKINGS`, with their means.
 
@@ -198,7 +192,7 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
     # of each fragment, by SMILES, in each molecule, by its place
     relevance: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for place, molecule in enumerate(molecules):
-        for _, smiles, _, value in molecule["fragments"]:
+        for _, smiles, _, value, *_ in molecule["fragments"]:
             relevance[smiles][place] += value
     ends: dict[Any, None] = {}
     for column in RANKINGS:
@@ -213,6 +207,7 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
         "shown": SHOWN,
         "enough": ENOUGH,
         "distinct": len(everything),
+        "divided": divided_line(table.schemes),
         "ranked": len(ranked),
     }
 
@@ -243,8 +238,10 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     same molecules give the same map.
 
     Returns:
-        The places `x` and `y`, as integers from 0 to at most `WIDTH`, and `kept`, which says which
-        share of each molecule's ten most similar molecules are among its ten nearest on the map.
+        The places `x` and `y`, as integers from 0 to at most `WIDTH`; `kept`, which says which
+        share of each molecule's ten most similar molecules are among its ten nearest on the map;
+        and `similar`, the places of its most similar molecules, each with the Tanimoto similarity
+        in percent.
     """
     if not FEWEST <= len(molecules) <= SMOOTH:
         return None  # its time and memory grow with the square of their number
@@ -252,7 +249,7 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     from threadpoolctl import threadpool_limits
 
     bits = [ecfp4_bits(mol) for mol in molecules]
-    rows = [1 - similarities(molecule, bits) for molecule in bits]
+    rows = [1 - row for row in map(BitTable(bits).similarities, bits)]
     distances = np.stack(rows).astype(np.float32)  # (n, n)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
@@ -271,7 +268,14 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
         "x": drawn[:, 0].tolist(),
         "y": drawn[:, 1].tolist(),
         "kept": round(_kept(distances, places), 2),
+        "similar": [_most_similar(place, row) for place, row in enumerate(rows)],
     }
+
+
+def _most_similar(place: int, distances: NDArray[np.float64]) -> list[list[int]]:
+    """Return the place and similarity in percent of those nearest to a molecule, itself first."""
+    order = np.argsort(np.where(np.arange(len(distances)) == place, -1, distances), kind="stable")
+    return [[k, round(100 * (1 - distances[k]))] for k in order[:SIMILAR].tolist()]
 
 
 def _principal_coordinates(distances: NDArray[np.float32]) -> NDArray[np.float32]:

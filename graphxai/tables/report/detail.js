@@ -98,6 +98,12 @@ function openMolecule(place) {
   };
   dialog.replaceChildren(
     element("div", { class: "top" }, element("h2", { id: "detail-title" }, nameOf(molecule)),
+      ...(data.map ? [element("button", { type: "button", class: "plain", onclick: () => {
+        byId("search").value = `~${nameOf(molecule)}`;
+        dialog.close();
+        selectTab("molecules");
+        arrange();
+      } }, "Similar molecules")] : []),
       keeper([place], true), turn(-1, "\u2190 Previous"), turn(1, "Next \u2192"),
       element("button", { type: "button", class: "plain", onclick: () => dialog.close() }, "Close")),
     element("div", { class: "body" },
@@ -151,7 +157,7 @@ function largePicture(molecule) {
 }
 
 function predictions(molecule) {
-  const more = [["Measured", measuredWords(molecule)], ["Model's data", PARTS[molecule.part]], ["Molecule", molecule.note], ["Training set", molecule.near], ["Full card for", molecule.full]];
+  const more = [["Measured", measuredWords(molecule)], ["Model's data", PARTS[molecule.part]], ["Molecule", molecule.note], ["Acid or base", molecule.ionisation], ["Training set", molecule.near], ["Full card for", molecule.full]];
   const stated = molecule.predictions.map(([task, text], k) => [task, molecule.ranges[k] ? `${text} (${molecule.ranges[k]})` : text]);
   return element("div", { class: "block" }, facts([...(data.several ? [] : stated), ...more.filter((fact) => fact[1])]));
 }
@@ -175,9 +181,11 @@ const drawnSmall = (structures) => element("div", { class: "structures" }, ...st
 function ledger(molecule) {
   if (!molecule.ledger) return element("p", { class: "block note" }, `The scores of this method are not shares of the output (${figure(molecule.output)}), so they have no ledger.`);
   const first = ["without_nodes", "change", "output"]; // what the atoms changed, before the method's shares
-  const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && !first.includes(name));
+  const ofGroups = (name) => name.startsWith("curve: ") || name === "group_error"; // no shares of the output
+  const entries = Object.entries(molecule.ledger).filter(([name]) => name !== "total" && !first.includes(name) && !ofGroups(name));
   const row = (name, value, kind) => element("tr", { class: kind },
     element("th", { scope: "row" }, LEDGER[name] || name), element("td", { class: "number" }, figure(value)));
+  const groups = Object.entries(molecule.ledger).filter(([name]) => ofGroups(name)).map(([name, value]) => row(name.replaceAll("_", " "), value, "within"));
   const changed = first.slice(0, 2).filter((name) => name in molecule.ledger).map((name) => row(name, molecule.ledger[name], ""));
   const rows = entries.map(([name, value]) => {
     const part = name.split(/^(?:unexplained|nodes): /)[1]; // a part of the row above
@@ -186,7 +194,8 @@ function ledger(molecule) {
   return element("div", { class: "block" }, element("h3", {}, "Ledger"),
     element("table", {}, element("tbody", {}, ...changed,
       row(`output for ${molecule.target}`, molecule.ledger.output, "sum"),
-      element("tr", {}, element("th", { scope: "row", colspan: 2 }, "divided into shares")), ...rows)),
+      element("tr", {}, element("th", { scope: "row", colspan: 2 }, "divided into shares")), ...rows,
+      ...(groups.length ? [element("tr", {}, element("th", { scope: "row", colspan: 2 }, "a group is without nodes + shares + curve")), ...groups] : []))),
     glossary());
 }
 
@@ -200,15 +209,16 @@ function glossary() {
 
 function fragmentTable(molecule) {
   const svg = () => dialog.querySelector("svg.large");
-  const rows = molecule.fragments.map(([name, , atoms, relevance]) => {
+  const without = molecule.fragments.some((part) => part.length > 4); // the output without each, said and measured
+  const rows = molecule.fragments.map(([name, , atoms, relevance, ...outputs]) => {
     const mark = () => markAtoms(svg(), molecule.draw, atoms);
     const clear = () => svg() && markAtoms(svg(), molecule.draw, []);
     return element("tr", { class: "pick", tabindex: 0, onpointerenter: mark, onpointerleave: clear, onfocus: mark, onblur: clear },
-      element("td", {}, name), ...[String(atoms.length), figure(relevance), figure(relevance / atoms.length)].map((text) =>
+      element("td", {}, name), ...[String(atoms.length), figure(relevance), figure(relevance / atoms.length), ...outputs.map(figure)].map((text) =>
         element("td", { class: "number" }, text)));
   });
-  const heads = [["Fragment", ""], ["Atoms", "number"], ["Relevance", "number"], ["per atom", "number"]];
-  return element("div", { class: "block" }, element("h3", {}, "Fragments"), element("div", { class: "scroll" },
+  const heads = [["Fragment", ""], ["Atoms", "number"], ["Relevance", "number"], ["per atom", "number"], ...(without ? [["Output without it", "number"], ["measured", "number"]] : [])];
+  return element("div", { class: "block" }, element("h3", {}, "Fragments"), element("p", { class: "note" }, `Divided into ${molecule.divided}.`), element("div", { class: "scroll" },
     element("table", {}, element("thead", {}, element("tr", {},
       ...heads.map(([name, kind]) => element("th", { scope: "col", class: kind }, name)))),
     element("tbody", {}, ...rows))));

@@ -8,10 +8,17 @@ const DISC = 34;
 const BAND = 42;
 const FONT = 44;
 const LINE = 5;
+const HATCH = 14; // from one line of a hatching to the next
+const LEAST_HATCHED = 0.05; // the least |relevance| that is hatched, as a part of the limit
 const INK = "#000";
 // how near a molecule is to a training set, in the words of tables
 const WHERE = { "training compound": "training compound", near: "near training", edge: "edge of training", far: "far from training", unknown: "training unknown" };
 const hundredths = (share) => (share === null || share === undefined ? "?" : share.toFixed(2));
+/* A predicted value in the colour of its goal, with a sign that a grey print keeps. Without a goal, it is plain text. */
+const GOALS = { met: "\u2713", near: "~", missed: "\u2717" };
+const scored = (text, outcome) => (outcome ? element("span", { class: `goal ${outcome}`, title: `goal ${outcome}` }, `${GOALS[outcome]} ${text}`) : text);
+const goalKey = () => element("p", { class: "key" }, ...Object.keys(GOALS).map((outcome) => scored(`goal ${outcome}`, outcome)),
+  "The words beside a value say how near its model's training set is.");
 let drawings = 0; // keeps the ids of gradients unique across pictures
 
 /* An element with attributes and children (elements or text). */
@@ -71,13 +78,32 @@ function drawMolecule(svg, picture, relevance, limit, arms, bonds) {
     drawBands(svg, picture, relevance, colours, key, (value) => colourOf(value, limit, arms), bonds && { values: bonds, limit });
     picture.x.forEach((x, i) =>
       shape(svg, "circle", { cx: x, cy: picture.y[i], r: DISC, fill: colours[i], "data-atom": i }));
+    hatch(svg, picture, relevance.map((value) => value < -LEAST_HATCHED * limit));
   }
   const structure = shape(svg, "g", {
     class: "structure", stroke: INK, "stroke-width": LINE, "stroke-linecap": "round", fill: "none",
   });
   for (const bond of picture.b) drawBond(structure, picture, bond);
   for (const i in picture.a) drawLabel(structure, picture, Number(i));
+  for (const i in picture.g || {}) // the group of a stereocentre, such as and1
+    shape(structure, "text", { x: picture.x[i] + 12, y: picture.y[i] - 12, "font-size": 0.7 * FONT, fill: INK, stroke: "none" }, picture.g[i]);
   if (relevance) shape(svg, "g", { class: "marks structure", fill: "none", stroke: "#111" });
+}
+
+/* White lines across the discs of negative atoms, which tell them from positive ones without colours. They lie on one
+   lattice, so that those of neighbours meet. */
+function hatch(svg, picture, negative) {
+  let path = "";
+  picture.x.forEach((x, i) => {
+    if (!negative[i]) return;
+    const [along, across] = [(x - picture.y[i]) * Math.SQRT1_2, (x + picture.y[i]) * Math.SQRT1_2];
+    for (let line = Math.ceil((across - DISC) / HATCH) * HATCH; line < across + DISC; line += HATCH) {
+      const half = Math.sqrt(DISC ** 2 - (line - across) ** 2);
+      const at = (end) => `${((end + line) * Math.SQRT1_2).toFixed(1)} ${((line - end) * Math.SQRT1_2).toFixed(1)}`;
+      path += `M${at(along - half)}L${at(along + half)}`;
+    }
+  });
+  if (path) shape(svg, "path", { d: path, stroke: "#fff", "stroke-width": HATCH / 4, class: "against structure" });
 }
 
 /* The middle of a bond has the colour of its relevance, or else of the mean of its atoms. */

@@ -87,7 +87,7 @@ function showFragments() {
   const select = element("select", { id: "ranking", onchange: rankFragments });
   options(select, Object.entries(RANKINGS));
   byId("fragments").append(
-    element("p", { class: "note" }, `These are BRICS fragments. The relevance of a whole fragment is the sum over its atoms, so it grows with the fragment. Relevance per atom is this sum divided by the number of atoms. Both are averaged over the molecules that contain it. Pictures have the colour of the relevance per atom. ${about} This is an association within these molecules, not proof of a cause.`),
+    element("p", { class: "note" }, `The molecules are divided into ${fragments.divided}. The relevance of a whole fragment is the sum over its atoms, so it grows with the fragment. Relevance per atom is this sum divided by the number of atoms. Both are averaged over the molecules that contain it. Pictures have the colour of the relevance per atom. ${about} This is an association within these molecules, not proof of a cause.`),
     element("div", { class: "tools" }, element("label", {}, "Rank by relevance ", select)),
     element("div", { class: "parts", id: "parts" }));
   rankFragments();

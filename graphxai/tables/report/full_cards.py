@@ -221,9 +221,9 @@ def _explained(
         mol = changed.atoms()
         placed = laid_out(mol)
         if part := common_part_or_none(explanation.atoms(), mol):  # in the pose of the molecule
-            placed = aligned(mol, laid_out(explanation.atoms()), part.mapping)
+            placed = aligned(mol, laid_out(explanation.atoms(), keep=True), part.mapping)
         judged = {"level": trust.level, "sentence": trust.sentence}
-        drawn = view_facts(changed) | {"draw": drawing(placed, keep=True)}
+        drawn = view_facts(changed) | {"draw": drawing(placed)}
         shown.append(drawn | {"trust": judged})
     return shown
 

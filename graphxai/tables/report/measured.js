@@ -27,6 +27,15 @@ function pointsOf({ property, of_first: ofFirst }) {
   return points.filter(({ measured, bound }) => measured || bound);
 }
 
+/* Round numbers between two values: multiples of 1, 2 or 5 times a power of ten, at most six of them. */
+function roundTicks(low, high) {
+  if (!(high > low)) return [Number(low.toPrecision(3))];
+  const power = 10 ** Math.floor(Math.log10((high - low) / 5));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((size) => (high - low) / size <= 5);
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, k) => Number(((first + k) * step).toPrecision(10)) + 0);
+}
+
 /* What is known of a molecule: a number, a text, and for a bound the side where the value lies. */
 const knownOf = (m) => m.measured || m.bound;
 
@@ -51,8 +60,8 @@ function measuredPlot(measured, points) {
   const text = (x, y, words, more) => shape(svg, "text", { x, y, "text-anchor": "middle", ...more }, words);
   text(size / 2, size - 8, classes.length ? "measured" : `measured ${measured.task}`);
   text(14, size / 2, classes.length ? valueName : `predicted ${valueName}`, { transform: `rotate(-90 14 ${size / 2})` });
-  for (const value of classes.length ? [0, 0.5, 1] : [low, (low + high) / 2, high]) {
-    const words = String(Number(value.toPrecision(3)));
+  for (const value of classes.length ? [0, 0.5, 1] : roundTicks(low, high)) {
+    const words = String(value).replace("-", "\u2212");
     text(edge - 8, size - at(value) + 4, words, { "text-anchor": "end" });
     if (!classes.length) text(at(value), end + 18, words);
   }

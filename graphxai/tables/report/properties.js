@@ -8,12 +8,13 @@ const levelOfDistance = (property) => (property[2] && property[9]) || "";
 /* What was measured of a property of a molecule, or a bound of it, or null. */
 const measuredOf = (property) => (property && (property[7] || property[8])) || null;
 
-/* The properties on a card of the grid: a line for each, with a mark for how near the training set is. */
+/* The properties on a card of the grid: a line for each, in the colour of the goal. A word warns of a distant training set. */
 function propertyLines(molecule) {
   if (!data.several) return "";
   const lines = molecule.properties.map((property, k) => {
-    const [text, , , sentence] = property || ["not readable", "", "", ""];
-    return element("li", { title: sentence }, element("span", { class: `dot ${levelOfDistance(property || [])}` }), `${data.several.names[k]} ${text}`,
+    const [text, , near, sentence] = property || ["not readable", "", "", ""];
+    const isDistant = ["caution", "warning"].includes(levelOfDistance(property || []));
+    return element("li", { title: sentence }, scored(`${data.several.names[k]} ${text}`, property?.[10]), isDistant ? ` ${WHERE[near]}` : "",
       measuredOf(property) ? element("span", { class: "soft" }, `, measured ${inWords(measuredOf(property))}`) : "");
   });
   if (isWished()) lines.unshift(element("li", {}, element("strong", {}, `desirability ${hundredths(molecule.desirability)}`)));
@@ -29,14 +30,14 @@ function propertyTable(molecule) {
     const name = element("th", { scope: "row" }, data.several.names[k]);
     if (!property) return element("tr", {}, name, element("td", { colspan: heads.length - 1 }, "not readable for this model"));
     const [text, range, near, sentence, desirability] = property;
-    return element("tr", {}, name, ...(isMeasured ? [element("td", {}, inWords(measuredOf(property)))] : []), element("td", {}, text, range ? ` (${range})` : ""),
+    return element("tr", {}, name, ...(isMeasured ? [element("td", {}, inWords(measuredOf(property)))] : []), element("td", {}, scored(text, property[10]), range ? ` (${range})` : ""),
       element("td", { title: sentence }, near ? badge(levelOfDistance(property), WHERE[near]) : ""),
       ...(isWished() ? [element("td", { class: "number" }, desirability === null ? "" : hundredths(desirability))] : []));
   });
   const joined = isWished() ? [element("tr", { class: "sum" }, element("th", { scope: "row", colspan: heads.length - 1 }, "together"), element("td", { class: "number" }, hundredths(molecule.desirability)))] : [];
   return element("div", { class: "block" }, element("h3", {}, "All properties"), element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, ...rows, ...joined))),
+    element("tbody", {}, ...rows, ...joined))), isWished() ? goalKey() : "",
   ...(isWished() ? [element("details", { class: "note" }, element("summary", {}, "How desirability is counted"), element("ul", {}, ...data.several.goals.map((line) => element("li", {}, line))))] : []));
 }
 

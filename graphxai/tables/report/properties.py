@@ -1,6 +1,5 @@
 """Say for a card what the models predict of the molecule, and what each of several sees."""
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,7 +23,7 @@ from graphxai.tables.card import (
     property_facts,
     view_facts,
 )
-from graphxai.tables.cells import predicted_columns, prediction_cells, teacher_cells
+from graphxai.tables.cells import predicted_columns, prediction_cells
 from graphxai.tables.drawing import drawing
 
 from .molecules import ReportRow, agreement
@@ -91,13 +90,10 @@ def predictions_of_cards(
     panel, profile, several = settings.panel, settings.profile, settings.several
     columns = settings.columns
     wanted = [row for row in rows if row.number in explained]
-    written = [explained[row.number].smiles or "" for row in wanted]
-    places = range(len(panel.models))
-    teachers = zip(*(teacher_cells(panel, k, written) for k in places), strict=True)
     outcomes: list[dict[int, _Outcome]] = [{k: (e.predictions, e) for k, e in explained.items()}]
     outcomes += [_outcomes(model, settings.explainer, wanted) for model in panel.models[1:]]
     contents: dict[int, dict[str, Any]] = {}
-    for row, by_teacher in zip(wanted, teachers, strict=True):
+    for row in wanted:
         of_molecule = [each.get(row.number) for each in outcomes]
         predictions = panel.merged(
             [each and {p.task: p.at(settings.level) for p in each[0]} for each in of_molecule]
@@ -105,7 +101,6 @@ def predictions_of_cards(
         assert predictions is not None  # the first model has explained it
         score = None if profile is None else profile.score(predictions)
         cells = prediction_cells([*predictions.values()], score, several_models=several)
-        cells |= ChainMap(*by_teacher)
         content: dict[str, Any] = {"cells": [cells.get(name, "") for name in columns]}
         contents[row.number] = content
         if several:
@@ -151,8 +146,8 @@ def _shown(
     """Return prediction, interval, nearness (word, sentence), desirability, value and class.
 
     The value, by which a table is sorted, is that of the second class, or of the predicted one.
-    What was measured follows, a bound (see `measured_cell` and `bound_cell`), and how far the
-    molecule may be from the training set.
+    What was measured follows, a bound (see `measured_cell` and `bound_cell`), how far the molecule
+    may be from the training set, and whether the goal is met.
     """
     return [
         *(facts["text"], facts["range"], facts.get("word", ""), facts["near"]),
@@ -162,6 +157,7 @@ def _shown(
         measured_cell(task, row.measured, prediction),
         bound_cell(task, row.bounds, prediction),
         facts.get("level", "unknown"),
+        facts.get("outcome", ""),
     ]
 
 
@@ -191,7 +187,7 @@ def agreements(
         for molecule in molecules:
             if not (cells := molecule["properties"][k]):
                 continue
-            _, _, near, _, _, value, label, measured, bound, _ = cells
+            _, _, near, _, _, value, label, measured, bound, *_ = cells
             part = molecule["part"] if of_first else ""
             part = part or ("training" if near == "training compound" else "")
             about = {"value": value, "label": label, "part": part}

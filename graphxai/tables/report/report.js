@@ -110,7 +110,7 @@ window.addEventListener("beforeprint", () => {
 /* ---- colour bar ---- */
 
 function colourBar(limit, ticks) {
-  const colours = element("div", { class: "colours" });
+  const colours = element("div", { class: word ? "colours" : "colours signed" });
   const zero = ticks.indexOf(0);
   const used = armsOf(data.method);
   colours.style.background = `linear-gradient(to right, ${used.slice(word ? (used.length - 1) / 2 : 0).join(",")})`;
@@ -125,10 +125,10 @@ function colourBar(limit, ticks) {
   const [low, high] = word || targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
   return element("div", { class: "bar", role: "img",
     "aria-label": `Colour scale of relevance from ${word ? 0 : `${signed(-limit, limit)}, ${low},`} to ${figure(limit)}, ${high}` },
-  element("span", {}, low), strip, element("span", {}, high));
+  element("span", {}, low), strip, element("span", {}, high, data.molecules.length > 1 ? element("div", { class: "soft" }, `one scale for all ${number(data.molecules.length)} molecules`) : ""));
 }
 
-const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.ticks));
+const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.ticks), isWished() ? goalKey() : "");
 
 /* ---- grid ---- */
 
@@ -213,13 +213,15 @@ function arrange() {
   const [label, level] = [byId("class").value, byId("trust").value];
   const bound = (id, open) => (byId(id).value === "" ? open : Number(byId(id).value));
   const [low, high] = [bound("low", -Infinity), bound("high", Infinity)];
-  const matches = (m) =>
-    (!words || nameOf(m).toLowerCase().includes(small) || m.smiles.includes(words)) &&
+  const base = data.map && words.startsWith("~") ? data.molecules.findIndex((m) => [nameOf(m), m.smiles].includes(words.slice(1).trim())) : -1;
+  const alike = base < 0 ? null : new Map(data.map.similar[base]); // similarity in percent, by place
+  const matches = (m, place) =>
+    (alike ? alike.has(place) : !words || nameOf(m).toLowerCase().includes(small) || m.smiles.includes(words)) &&
     (!label || m.label === label) && m.value >= low && m.value <= high && (!level || levelOf(m) === level) &&
     (!fragment || m.fragments.some((part) => part[1] === fragment));
-  shown = data.molecules.map((_, place) => place).filter((place) => matches(data.molecules[place]));
+  shown = data.molecules.map((_, place) => place).filter((place) => matches(data.molecules[place], place));
   const order = SORTS[byId("sort").value];
-  shown.sort((a, b) => order(data.molecules[a], data.molecules[b]) || a - b);
+  shown.sort((a, b) => (alike ? alike.get(b) - alike.get(a) : order(data.molecules[a], data.molecules[b])) || a - b);
   if (!byId("rows").hidden) drawRows();
   else {
     grid.replaceChildren();

@@ -26,7 +26,7 @@ const COLUMNS = [
 ];
 
 const withRange = (text, range) => element("span", {}, text, element("small", {}, range || ""));
-const propertyCell = (property) => (property ? element("span", { title: property[3] }, element("span", { class: `dot ${levelOfDistance(property)}` }), property[0], element("small", {}, property[1])) : "");
+const propertyCell = (property) => (property ? element("span", { title: property[3] }, scored(property[0], property[10]), element("small", {}, property[1]), element("small", {}, WHERE[property[2]] || "")) : "");
 
 function rowPicture(molecule) {
   const svg = picture({ picture: molecule.draw, relevance: averaged(molecule, molecule.r), bonds: molecule.bonds, limit: data.limit, molecule },

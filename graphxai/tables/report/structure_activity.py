@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rdkit import Chem
 
+from graphxai.chemistry.free_wilson import FreeWilson, fitted_series, group_number
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
 from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
@@ -117,7 +118,7 @@ class StructureActivity:
         if not divided:
             return None
         groups = sorted(
-            {name for parts in divided.values() for name in parts} - {"Core"}, key=_number
+            {name for parts in divided.values() for name in parts} - {"Core"}, key=group_number
         )
         made = self.predicted(divided)
         rows: list[list[Any]] = [
@@ -133,6 +134,7 @@ class StructureActivity:
             for (smiles, parts), predictions in zip(divided.items(), made, strict=True)
         ]
         rows.sort(key=lambda row: row[1])
+        fits = [fitted_series(divided, measured) for measured in self.measured.values()]
         common = next(iter(divided.values()))["Core"]
         return {
             "smiles": core,
@@ -140,7 +142,26 @@ class StructureActivity:
             "groups": groups,
             "rows": rows,
             "compounds": len(compounds),
+            "fits": [self._fit(fit) for fit in fits if fit is not None],
         }
+
+    def _fit(self, fit: FreeWilson) -> dict[str, Any]:
+        """Return the contributions of R-groups, and a matrix of two with its empty cells filled."""
+        contributions = [
+            [group, self._part(part), fit.columns[group, part], *rounded(each)]
+            for (group, part), each in fit.contributions.items()
+        ]
+        groups, rows = fit.matrix() or (None, [])
+        cells: list[list[Any]] = []
+        for part, *of_part in rows:
+            shown = [
+                [self._part(other), *rounded([each[0] if mean is None else mean, *each[1:]])]
+                for other, mean, each in of_part
+            ]
+            empty = [mean is None for _, mean, _ in of_part]
+            cells.append([self._part(part), shown, empty])
+        about = {"name": fit.name, "q2": rounded([fit.q2])[0], "compounds": len(fit.parts)}
+        return about | {"parts": contributions, "groups": groups, "matrix": cells}
 
     def _about(self) -> dict[str, Any]:
         """Return the names of the properties, and the parts that tables name by their SMILES."""
@@ -194,9 +215,3 @@ def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
 def _drawn(smiles: str) -> dict[str, Any] | None:
     draw = drawing_of(smiles)
     return None if draw is None else draw | {"part": True}
-
-
-def _number(group: str) -> tuple[int, str]:
-    """Sort R2 before R10."""
-    digits = group[1:]
-    return (int(digits) if digits.isdigit() else 0, group)

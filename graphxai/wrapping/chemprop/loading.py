@@ -6,6 +6,7 @@ and names without quotes, so this is not quite TOML.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,8 +43,8 @@ def load_chemprop(
         ImportError: chemprop is not installed.
     """
     path = Path(path)
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such file.")
+    if not os.path.exists(path):  # text that cannot be a path is no file
+        raise CheckpointError(f"{str(path)[:200]}: no such file.")
     files = [path] if path.is_file() else _files_in(path)
     contents = [read_file(file) for file in files]
     networks = [rebuilt(content) for content in contents]

@@ -13,7 +13,7 @@ def is_chemprop_path(path: str | Path) -> bool:
 
     `chemprop train` writes `model_0/best.pt`, `model_1/best.pt` and so on into its folder.
     """
-    if str(path) in pretrained_names():
+    if not str(path) or str(path) in pretrained_names():
         return False
     path = Path(path)
     if path.suffix in SUFFIXES:

@@ -1,0 +1,184 @@
+"""Score methods on rules whose parts need each other, by case, kind of model and seed.
+
+    python benchmarks/combined_rules.py --data FOLDER --out combined.json
+        [--rules xor a-not-b alike two-chlorines] [--kinds gin gine graphormer] [--seeds 0 1 2 3]
+
+Each model learns one rule: `gin` and `gine` (a GPS) are those of `gps.py`, `graphormer` is trained
+by `train_rule`. For `alike`, every molecule is also taken with another halogen in place of one
+mark. Only models with a test accuracy of at least .95 are explained, on test molecules that they
+answer correctly. FOLDER has `molecules/*.csv`. `--report` prints means over models.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from ogb.graphproppred.mol_encoder import AtomEncoder, BondEncoder
+from rdkit import Chem, rdBase
+from torch_geometric.data import Batch, Data
+
+import graphxai as gx
+from gps import WIDTH, EdgeGps, _outputs
+from graphxai.datasets.molecules import molecule_to_data
+from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
+from graphxai.datasets.rules import COMBINED_RULES, HALOGENS
+from graphxai.evaluation import evaluate_truth
+from graphxai.evaluation.output import markdown_table
+from graphxai.evaluation.statistics import bootstrap
+from graphxai.learning.recipes.rules import train_rule
+
+METHODS = ("lrp", "path_marginals", "shapley_sampling", "occlusion", "saliency", "gradient_input")
+GOOD = 0.95  # accuracy, below which a model is not explained
+EPOCHS, BATCH = 25, 64
+
+
+def exchanged(smiles: list[str]) -> Iterator[str]:
+    """Yield molecules with two halogens, each also with another one in place of the first."""
+    for text in smiles:
+        mol = Chem.MolFromSmiles(text) if text else None
+        marks = [] if mol is None else [a for a in mol.GetAtoms() if a.GetAtomicNum() in HALOGENS]
+        if len(marks) == 2:
+            yield text
+            marks[0].SetAtomicNum(9 if marks[0].GetAtomicNum() == 17 else 17)
+            yield Chem.MolToSmiles(mol)
+
+
+def trained(kind: str, dataset: RuleDataset, seed: int) -> Any:
+    """Return a wrapped network that has learned the rule, the best epoch on the validation part."""
+    torch.manual_seed(seed)
+    module = EdgeGps(AtomEncoder(WIDTH), BondEncoder(WIDTH), 1, kind)
+    graphs = []
+    for text, label in zip(dataset.smiles, dataset.labels.tolist(), strict=True):
+        graph = molecule_to_data(text)
+        graphs.append(Data(graph.x, graph.edge_index, graph.edge_attr, y=torch.tensor([label])))
+    train, valid = (
+        [graphs[k] for k in part] for part in (dataset.split.train, dataset.split.valid)
+    )
+    optimizer = torch.optim.AdamW(module.parameters(), weight_decay=0.01)
+    steps = EPOCHS * -(-len(train) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    best, kept = float("inf"), module.state_dict()
+    for _ in range(EPOCHS):
+        module.train()
+        for rows in torch.randperm(len(train)).split(BATCH):
+            batch = Batch.from_data_list([train[k] for k in rows.tolist()])
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(_outputs(module, batch)[:, 0], batch.y).backward()
+            optimizer.step()
+            schedule.step()
+        with torch.no_grad():
+            batch = Batch.from_data_list(valid)
+            outputs = _outputs(module.eval(), batch)[:, 0]
+            loss = float(F.binary_cross_entropy_with_logits(outputs, batch.y))
+        if loss < best:
+            best, kept = loss, {k: v.clone() for k, v in module.state_dict().items()}
+    module.load_state_dict(kept)
+    return gx.wrap(
+        module.eval(),
+        kind="binary",
+        classes=("no", "yes"),
+        embedding="nodes",
+        featurize=molecule_to_data,
+        name=kind,
+    )
+
+
+def measured(kind: str, rule: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the accuracy of a model, and the mean scores by case, method and metric."""
+    task = COMBINED_RULES[rule]
+    smiles = local_smiles(given.data)
+    if rule == "alike":
+        with rdBase.BlockLogs():
+            smiles = list(exchanged(smiles))
+    dataset = rule_dataset(smiles, task, size=given.size, seed=seed, max_atoms=40)
+    if kind == "graphormer":
+        folder = given.out.with_suffix("") / f"{rule}-{seed}"
+        options = {"seed": seed, "resume": True, "progress": False, "accelerator": "cpu"}
+        model = gx.load(
+            train_rule(folder, task, molecules=list(dataset.smiles), size=given.size, **options)
+        )
+        dataset = rule_dataset(dataset.smiles, task, size=given.size, seed=seed)
+    else:
+        model = trained(kind, dataset, seed)
+    test = list(dataset.split.test)
+    predicted = gx.predict(model, [dataset.smiles[k] for k in test], progress=False)
+    answers = np.array([next(iter(each.values())).label == "yes" for each in predicted])
+    right = answers == (dataset.labels[test] == 1)
+    result = {"accuracy": float(right.mean()), "n": len(test), "train": len(dataset.split.train)}
+    if result["accuracy"] < GOOD:
+        return result
+    scored = [k for k, ok in zip(test, right, strict=True) if ok and dataset.truths[k].any()]
+    of_case: dict[str, list[int]] = {}
+    for k in scored:
+        of_case.setdefault(task.case(Chem.MolFromSmiles(dataset.smiles[k])), []).append(k)
+    result["scores"] = {}
+    for case, rows in of_case.items():
+        chosen = random.Random(seed).sample(rows, min(len(rows), given.limit))
+        texts, truths = [dataset.smiles[k] for k in chosen], [dataset.truths[k] for k in chosen]
+        frame = evaluate_truth(model, texts, truths, given.methods, target="yes", progress=False)
+        means = frame.groupby(["method", "metric"]).value.mean().unstack()
+        result["scores"][case] = {
+            method: {name: value for name, value in row.items() if np.isfinite(value)}
+            for method, row in means.to_dict("index").items()
+        }
+    return result
+
+
+def report(runs: dict[str, dict[str, Any]]) -> str:
+    """Return means over seeds of each rule, case and kind, with intervals over seeds."""
+    rows = []
+    for key, run in runs.items():
+        rule, kind, seed = key.split(" ")
+        for case, methods in run.get("scores", {}).items():
+            for method, scores in methods.items():
+                rows += [(rule, kind, seed, case, method, m, v) for m, v in scores.items()]
+    columns = ["rule", "kind", "seed", "case", "method", "metric", "value"]
+    frame = pd.DataFrame(rows, columns=columns)
+    lines = [f"{key}: accuracy {run['accuracy']:.3f} (n = {run['n']})" for key, run in runs.items()]
+    for (rule, case, metric), part in frame.groupby(["rule", "case", "metric"]):
+        kinds = list(part.kind.unique())
+        cells = [
+            [
+                f"`{method}`",
+                *(
+                    str(bootstrap(of.value)) if len(of := chosen[chosen.kind == kind]) else "–"
+                    for kind in kinds
+                ),
+            ]
+            for method, chosen in part.groupby("method", sort=False)
+        ]
+        lines += ["", f"{rule}, {case}: {metric}", "", *markdown_table(["method", *kinds], cells)]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rules", nargs="*", default=list(COMBINED_RULES))
+    parser.add_argument("--kinds", nargs="*", default=["gin", "gine", "graphormer"])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3])
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--size", type=int, default=4000, help="molecules")
+    parser.add_argument("--limit", type=int, default=30, help="explained molecules of each case")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    given = parser.parse_args()
+    runs = json.loads(given.out.read_text()) if given.out.exists() else {}
+    keys = [(r, k, s) for s in given.seeds for k in given.kinds for r in given.rules]
+    for rule, kind, seed in [] if given.report else keys:
+        if (key := f"{rule} {kind} {seed}") not in runs:
+            runs[key] = measured(kind, rule, seed, given)
+            given.out.write_text(json.dumps(runs, indent=1) + "\n")
+            print(key, runs[key]["accuracy"], flush=True)
+    print(report(runs))
+
+
+if __name__ == "__main__":
+    main()

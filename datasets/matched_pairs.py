@@ -1,0 +1,186 @@
+"""Find matched molecular pairs, which differ in one part at one bond.
+
+The bond is acyclic and single. The part has at most 13 heavy atoms and at most half the size of the
+shared core, or is hydrogen. Sources: Hussain 2010 (pairs from cuts), Hu 2012 (sizes).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from rdkit import Chem
+
+from graphxai.runtime.notices import warn
+
+LARGEST_VARIABLE = 13  # heavy atoms in the exchanged part (Hu 2012)
+CORE_RATIO = 2  # the shared core is at least this many times larger
+HYDROGEN = "*[H]"
+LARGEST_MOLECULE = 150  # atoms of a molecule that is compared; the time grows with their square
+MOST_ALIKE = 300  # molecules of one core that are compared, all with each other
+
+_ACYCLIC_BOND = Chem.MolFromSmarts("[!#1]-!@[!#1]")  # acyclic single bonds
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One part in place of another, and the kind of atom that carries it.
+
+    Args:
+        old: SMILES of the part before, with `*` at the bond.
+        new: SMILES of the part after, with `*` at the bond.
+        at: element of the atom that carries the part, in lower case if it is aromatic.
+    """
+
+    old: str
+    new: str
+    at: str
+
+    @property
+    def reversed(self) -> Exchange:
+        """The exchange back from new to old."""
+        return Exchange(self.new, self.old, self.at)
+
+    def __str__(self) -> str:
+        return f"{self.old} to {self.new} at {self.at}"
+
+
+class MatchedPair(NamedTuple):
+    """Two molecules that differ in one part.
+
+    Args:
+        core: SMILES of the core that both share, with `*` at the bond.
+        exchange: exchange of the first molecule's part for the second's.
+        environment: the atom of the core at the bond with its neighbours, see `environment_of`.
+    """
+
+    core: str
+    exchange: Exchange
+    environment: str = ""
+
+
+def matched_pairs(
+    molecules: Sequence[Chem.Mol], wanted: Callable[[int, int], bool] = lambda i, j: True
+) -> dict[tuple[int, int], MatchedPair]:
+    """Return the matched pairs (i, j), i < j, among molecules, each with its largest core.
+
+    Molecules of more than `LARGEST_MOLECULE` atoms are left out. Of a core that more than
+    `MOST_ALIKE` molecules share, the first ones are compared, and a warning says so.
+
+    Args:
+        molecules: any molecules.
+        wanted: whether the pair (i, j) is of interest.
+    """
+    parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core, the part of each molecule
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for index, mol in enumerate(molecules):
+        by_name[Chem.MolToSmiles(mol)].append(index)
+    formulas = {np.bincount([a.GetAtomicNum() for a in m.GetAtoms()]).tobytes() for m in molecules}
+    about: dict[str, tuple[int, str, str]] = {}  # by core, its size and the atom at the bond
+    for index, mol in enumerate(molecules):
+        small = mol.GetNumAtoms() <= LARGEST_MOLECULE
+        for core, about[core], part, capped in _cuts(mol, formulas) if small else ():
+            parts[core][index] = part
+            parts[core].update(dict.fromkeys(by_name.get(capped, ()), HYDROGEN))
+    pairs: dict[tuple[int, int], MatchedPair] = {}
+    for core in sorted(parts, key=lambda core: (about[core][0], core)):  # the largest wins
+        here = parts[core]
+        for i, j in combinations(sorted(here)[:MOST_ALIKE], 2):
+            if wanted(i, j):
+                _, symbol, around = about[core]
+                pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], symbol), around)
+    largest = max(parts, key=lambda core: len(parts[core]), default="")
+    if largest and len(parts[largest]) > MOST_ALIKE:
+        warn(
+            f"{len(parts[largest]):,} molecules share the core {largest}: matched pairs are those"
+            f" of the first {MOST_ALIKE}.",
+            stacklevel=3,
+        )
+    return pairs
+
+
+class SingleBondCut(NamedTuple):
+    """An acyclic single bond of a molecule, with the atoms on both sides (heavy atoms).
+
+    Args:
+        kept: the atom at the bond on the side of the core.
+        cut: the atom at the bond on the side of the part.
+        core: the atoms of the core, at least `CORE_RATIO` times as many as of the part.
+        part: the atoms of the part, at most `LARGEST_VARIABLE`.
+    """
+
+    kept: int
+    cut: int
+    core: tuple[int, ...]
+    part: tuple[int, ...]
+
+    def smiles(self, mol: Chem.Mol) -> tuple[str, str]:
+        """Return the SMILES of core and part, with `*` at the bond."""
+        bond = [mol.GetBondBetweenAtoms(self.kept, self.cut).GetIdx()]
+        pieces = Chem.FragmentOnBonds(mol, bond, dummyLabels=[(0, 0)])
+        dummy = {
+            pieces.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx(): i
+            for i in range(mol.GetNumAtoms(), pieces.GetNumAtoms())
+        }
+        core = Chem.MolFragmentToSmiles(pieces, [*self.core, dummy[self.kept]])
+        return core, Chem.MolFragmentToSmiles(pieces, [*self.part, dummy[self.cut]])
+
+
+def single_bond_cuts(mol: Chem.Mol) -> Iterator[SingleBondCut]:
+    """Yield every way to cut off one part that is small enough at an acyclic single bond."""
+    distance = Chem.GetDistanceMatrix(mol)
+    for begin, end in mol.GetSubstructMatches(_ACYCLIC_BOND):
+        for kept, cut in ((begin, end), (end, begin)):
+            # an acyclic bond splits the atoms: each is nearer to one of its ends
+            core = np.flatnonzero(distance[kept] < distance[cut]).tolist()
+            part = np.flatnonzero(distance[cut] < distance[kept]).tolist()
+            if len(part) <= LARGEST_VARIABLE and len(core) >= CORE_RATIO * len(part):
+                yield SingleBondCut(kept, cut, tuple(core), tuple(part))
+
+
+def symbol_of(atom: Chem.Atom) -> str:
+    """Return the element of an atom, in lower case if it is aromatic."""
+    return str(atom.GetSymbol().lower() if atom.GetIsAromatic() else atom.GetSymbol())
+
+
+def environment_of(atom: Chem.Atom, without: int | None = None) -> str:
+    """Return what an atom is and what it is bonded to, apart from hydrogen and atom `without`.
+
+    Elements are in lower case if aromatic. `r` is an atom of a saturated ring, `=` one with a
+    double or triple bond, and signs are charges: "N(C=)" is the nitrogen of an amide.
+    """
+    near = (other for other in atom.GetNeighbors() if other.GetIdx() != without)
+    return _kind(atom) + "".join(sorted(f"({_kind(o)})" for o in near if o.GetAtomicNum() != 1))
+
+
+def _kind(atom: Chem.Atom) -> str:
+    if atom.GetIsAromatic():
+        return f"{symbol_of(atom)}{atom.GetFormalCharge() or ''}"
+    multiple = any(bond.GetBondTypeAsDouble() > 1 for bond in atom.GetBonds())
+    ring = "r" if atom.IsInRing() else ""
+    return f"{atom.GetSymbol()}{atom.GetFormalCharge() or ''}{ring}{'=' if multiple else ''}"
+
+
+def _cuts(
+    mol: Chem.Mol, formulas: Collection[bytes]
+) -> Iterator[tuple[str, tuple[int, str, str], str, str]]:
+    """Yield every way to cut off one part that is small enough at an acyclic single bond.
+
+    These are the SMILES of the larger piece, the core, with `*` at the bond; its number of heavy
+    atoms, and the element and environment of its atom at the bond; the SMILES of the part; and that
+    of the core with hydrogen at the bond, which is empty if no molecule has the core's formula.
+    """
+    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
+    for cut in single_bond_cuts(mol):
+        capped = ""
+        if np.bincount(numbers[list(cut.core)]).tobytes() in formulas:
+            bond = [mol.GetBondBetweenAtoms(cut.kept, cut.cut).GetIdx()]
+            whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
+            capped = Chem.MolFragmentToSmiles(whole, cut.core)
+        atom = mol.GetAtomWithIdx(cut.kept)
+        core, part = cut.smiles(mol)
+        yield core, (len(cut.core), symbol_of(atom), environment_of(atom, cut.cut)), part, capped

@@ -1,0 +1,1 @@
+"""Gaussian processes as models of their own: fitted, weighed against a network, or adapting one."""

@@ -1,0 +1,286 @@
+"""Adapt a model to own measurements: a Gaussian process learns what the model gets wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rdkit import Chem
+
+from graphxai.contract.inputs import Input, prepare_each
+from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import ecfp4, structure_counts
+from graphxai.datasets.labels import read_measured
+from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.training_set import FILE, training_set_of
+from graphxai.explanation.compute.models import loaded
+from graphxai.explanation.compute.predicting import predict_prepared
+from graphxai.learning.conformal import Unseen, best_slope, conformal_scores, nearest_similarities
+from graphxai.learning.teachers.gaussian_process import Process, carriers_of, similarity, tanimoto
+from graphxai.models.graphormer import pretrained_names
+from graphxai.models.process import (
+    CarriedCounts,
+    KernelProcess,
+    ProcessConfig,
+    SummedModel,
+    save_sum,
+    with_counts,
+)
+from graphxai.runtime.writing import csv_text, write_whole
+
+FloatArray = NDArray[np.float64]
+NOISE = 0.2  # ratio of measurement variance to process variance; residuals are mostly noise
+FEWEST = 5  # measurements of a task that a process is fitted to
+FACTORS = (1.0, 0.75, 0.5, 0.25, 0.0)  # how much of the model is kept, if all tasks are measured
+
+
+@dataclass(frozen=True, eq=False)
+class _Measurements:
+    """Molecules that the base can read, each once, and what was measured of them.
+
+    Attributes:
+        smiles: canonical SMILES of what the base reads (n,).
+        y: the median of the values, NaN where there is none (n, tasks).
+        predicted: what the base says (n, tasks).
+        left_out: the number of rows that could not be read.
+    """
+
+    smiles: tuple[str, ...]
+    y: FloatArray
+    predicted: FloatArray
+    left_out: int
+
+
+def adapt(
+    model: Any,
+    table: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    target_column: str | None = None,
+    task: str | None = None,
+    smiles_column: str | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Adapt a model of molecules to own measurements, from ten to a few thousand, in seconds.
+
+    A Gaussian process is fitted to what the model gets wrong, and its values are added to the
+    model's, whose weights stay as they are. If all tasks are measured, the model's outputs are
+    first multiplied by the one of `FACTORS` with which measurements are predicted best without
+    themselves: a model that knows nothing of a series is set aside. The intervals come from each
+    measurement as it is predicted without itself, and the ledger has a line for each of the two. A
+    model that was adapted before is updated: its measurements are kept, and a newer value of a
+    molecule replaces the older one.
+
+    Args:
+        model: the name or path of a bundled, trained, chemprop or wrapped model ("my.py:model"), or
+            of an adapted one; or such a model loaded from a folder.
+        table: the table of measurements.
+        out: the folder for the adapted model, which names the model by path and hash.
+        target_column: the column of values, by default the one with the task's name.
+        task: the task that `target_column` measures, by default the model's first with values.
+        smiles_column: the column of structures, by default by its name or content.
+        log: called with a line of text for what was done.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: the model has no name or path, or no task with values is measured at least five
+            times in molecules that it can read.
+    """
+    adapted, named = loaded(model), _name_of(model)
+    base, earlier = adapted, None
+    if isinstance(adapted, SummedModel):
+        stored = adapted.origin.metadata.get("adapted")
+        if stored is None or adapted.origin.folder is None:
+            raise ValueError("a mean of two models cannot be adapted: adapt one of them.")
+        base, named, earlier = adapted.base, str(stored), adapted.origin.folder / FILE
+    tasks = base.config.tasks
+    values = [t for t in tasks if t.kind == "regression" and task in (None, t.name)]
+    if not values:
+        listed = ", ".join(repr(each.name) for each in tasks)
+        raise ValueError(
+            f"a process is fitted to the errors of values: of the tasks {listed},"
+            f" {'none has values' if task is None else f'{task!r} is none with values'}. For"
+            " classes, train a model of your own with `graphxai train`."
+        )
+    columns: dict[str, str | None] = {each.name: None for each in values}
+    if target_column:
+        columns = {values[0].name: target_column}
+    rows = _rows(earlier, {each.name: None for each in values}, "smiles") if earlier else []
+    rows += _rows(table, columns, smiles_column)
+    measured = _merged(base, rows, tasks)
+    counts = {t.name: int((~np.isnan(y)).sum()) for t, y in zip(tasks, measured.y.T, strict=True)}
+    learned = [t.name for t in values if counts[t.name] >= FEWEST]
+    if not learned:
+        raise ValueError(
+            f"{table}: {max(counts.values(), default=0)} measurements of {values[0].name!r} in"
+            f" molecules that can be read; at least {FEWEST} are needed (target_column= names the"
+            " column)."
+        )
+    summed, facts = _fitted(base, measured, learned)
+    trained = training_set_of(base)
+    known = set(measured.smiles)
+    others = [] if trained is None else [each for each in trained.given if each not in known]
+    lines = [[smiles, *_cells(y)] for smiles, y in zip(measured.smiles, measured.y, strict=True)]
+    lines += [[smiles, *("" for _ in tasks)] for smiles in others]
+    facts |= {"adapted": named, "left_out": measured.left_out}
+    facts["summary"] = "; ".join(facts["words"])
+    folder = save_sum(summed, Path(out), named, card=_card(named, facts), metadata=facts)
+    write_whole(folder / FILE, csv_text(["smiles", *(t.name for t in tasks)], lines))
+    for words in facts["words"]:
+        log(words)
+    return folder
+
+
+def _name_of(model: Any) -> str:
+    """Return the name or the absolute path by which a model can be loaded again."""
+    if isinstance(model, str | os.PathLike):
+        text = os.fspath(model)
+        path, colon, name = text.rpartition(":") if ".py:" in text else (text, "", "")
+        return text if text in pretrained_names() else os.path.abspath(path) + colon + name
+    if (folder := getattr(model.origin, "folder", None)) is None:
+        raise ValueError("give the name or path of the model, by which it can be loaded again.")
+    name = model.origin.name
+    return name if name in pretrained_names() else str(Path(folder).absolute())
+
+
+def _rows(
+    table: str | os.PathLike[str], columns: dict[str, str | None], smiles_column: str | None
+) -> list[tuple[str, dict[str, float]]]:
+    """Read the structures of a table, each with its values by task."""
+    opened = open_table(table, smiles_column)
+    structures = opened.structures.name
+    written = [record.cells[structures] for record in opened.records([structures])]
+    values: list[dict[str, float]] = [{} for _ in written]
+    for name, column in columns.items():
+        source = column or opened.source_of(name)
+        if source is None:
+            continue
+        cells = opened.measured(source, [name])[1].cells
+        for row, value in zip(values, read_measured(cells)[0].tolist(), strict=True):
+            row[name] = value
+    return list(zip(written, values, strict=True))
+
+
+def _merged(
+    base: Any, rows: Sequence[tuple[str, dict[str, float]]], tasks: Sequence[Task]
+) -> _Measurements:
+    """Read each molecule as the base does. The last value of a molecule counts."""
+    inputs: dict[str, Input] = {}
+    latest: dict[str, dict[str, float]] = {}
+    left_out = 0
+    with_values = [(s, v) for s, v in rows if not all(np.isnan(x) for x in v.values())]
+    encoded = prepare_each(base, [smiles for smiles, _ in with_values], Exception)
+    for item, (_, values) in zip(encoded, with_values, strict=True):
+        try:
+            counted = None if isinstance(item, Exception) else with_counts(item)
+        except ValueError:
+            counted = None
+        if isinstance(item, Exception) or counted is None or item.smiles is None:
+            left_out += 1
+            continue
+        smiles = Chem.CanonSmiles(item.smiles)
+        inputs.setdefault(smiles, item)
+        known = {name: value for name, value in values.items() if not np.isnan(value)}
+        latest[smiles] = latest.get(smiles, {}) | known
+    y = np.array([[each.get(t.name, np.nan) for t in tasks] for each in latest.values()])
+    predictions = dict(predict_prepared(base, list(enumerate(inputs.values()))))
+    predicted = np.array(
+        [
+            [np.nan if p.value is None else p.value for p in predictions[k]]
+            for k in range(len(inputs))
+        ]
+    )
+    shape = len(inputs), len(tasks)
+    return _Measurements(tuple(inputs), y.reshape(shape), predicted.reshape(shape), left_out)
+
+
+def _fitted(
+    base: Any, measured: _Measurements, learned: Sequence[str]
+) -> tuple[SummedModel, dict[str, Any]]:
+    """Fit a process to the residuals of the tasks that are learned, and measure what it gains."""
+    tasks, config = base.config.tasks, base.config
+    carriers = carriers_of(len(measured.smiles))
+    counts = structure_counts(measured.smiles)
+    carried = tuple(kind[carriers] for kind in counts)
+    kernel = similarity(counts, carried)
+    weights = np.zeros((len(carriers), config.num_outputs))
+    means = np.zeros(config.num_outputs)
+    bits = ecfp4(measured.smiles)
+    near = tanimoto(bits, bits)
+    np.fill_diagonal(near, 0)
+    nearest = near.max(1)
+    if (trained := training_set_of(base)) is not None:
+        nearest = np.maximum(nearest, nearest_similarities(measured.smiles, trained.given))
+    conformal = {n: each for n, each in getattr(base, "conformal", {}).items() if n not in learned}
+    facts, words = {}, []
+    places = [k for k, task in enumerate(tasks) if task.name in learned]
+    offsets, scales = (np.array([getattr(t, n) for t in tasks]) for n in ("offset", "scale"))
+    said, seen = ((x - offsets) / scales for x in (measured.predicted, measured.y))  # (n, tasks)
+
+    def fitted(k: int, factor: float) -> tuple[Process, FloatArray]:
+        """Fit a process to a task, and predict each measurement without itself (n,)."""
+        process = Process.fit(kernel, carriers, (seen - factor * said)[:, [k]], NOISE)
+        return process, factor * said[:, k] + process.left_out[:, 0]
+
+    def error(factor: float) -> float:
+        return sum(float(np.nanmean(abs(fitted(k, factor)[1] - seen[:, k]))) for k in places)
+
+    factor = min(FACTORS, key=error) if len(places) == len(tasks) else 1.0
+    for k in places:
+        task = tasks[k]
+        process, standardised = fitted(k, factor)
+        weights[:, config.columns[k]], means[config.columns[k]] = process.weights, process.means
+        unseen = offsets[k] + scales[k] * standardised
+        known = ~np.isnan(measured.y[:, k])
+        of_unseen = Unseen(unseen, measured.y[:, k], nearest)
+        scored = conformal_scores(task, of_unseen, best_slope(task, of_unseen))
+        if scored is not None:
+            conformal[task.name] = scored
+        before, after = (
+            float(np.abs(values - measured.y[:, k])[known].mean())
+            for values in (measured.predicted[:, k], unseen)
+        )
+        n, unit = int(known.sum()), f" {task.unit}" if task.unit else ""
+        facts[task.name] = {"n": n, "as_is": before, "left_out_in_turn": after}
+        words.append(
+            f"{task.name}: mean absolute error {after:.2f}{unit} on {n:,} own molecules, each left"
+            f" out in turn ({before:.2f} as the model was)"
+        )
+    if factor < 1:
+        words.append(f"the model's outputs count {factor:g} times, which fits these molecules best")
+    numbers = torch.from_numpy(weights), torch.from_numpy(means)
+    shape = ProcessConfig(tuple(tasks), len(carriers))
+    process_of_all = KernelProcess(shape, CarriedCounts.of(carried), *numbers).eval()
+    summed = SummedModel(base, process_of_all, factor)
+    summed.conformal = conformal
+    return summed, {"measured": facts, "words": words}
+
+
+def _cells(values: FloatArray) -> list[str]:
+    """Return values as cells, empty where there is none."""
+    return ["" if np.isnan(value) else f"{value:.7g}" for value in values]
+
+
+def _card(base: str, facts: dict[str, Any]) -> str:
+    """Return the card of an adapted model."""
+    lines = "\n".join(f"* {words}" for words in facts["words"])
+    return f"""# An adapted model
+
+The model `{base}` and a Gaussian process on what it gets wrong, whose values are added. The model
+is named by its path and its hash, and its weights are not copied.
+
+**Own measurements.** {lines}
+
+Intervals come from each own molecule as it is predicted without itself.
+
+**Limits.** `training.csv` contains the measured structures and their values, and the weights of the
+process contain counts of them: share the folder only with those who may see them.
+"""

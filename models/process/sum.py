@@ -1,0 +1,264 @@
+"""A model and a Gaussian process whose outputs are added: an adapted model, or the mean of two.
+
+A process on the residuals of a model moves its values towards own measurements. A model times one
+half and a process times one half are their mean. The outputs are a sum, and so are the shares of
+the atoms: the ledger of both closes as theirs do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from graphxai.contract.checkpoint_files import (
+    CARD,
+    CONFIG,
+    SUM,
+    CheckpointError,
+    name_of,
+    read_config,
+    read_conformal,
+    save_conformal,
+    weights_digest,
+)
+from graphxai.contract.inputs import Input, InputError, prepare_each
+from graphxai.contract.intervals import Conformal
+from graphxai.contract.model import Origin, ShownModel, weights_hash
+from graphxai.datasets.fingerprints import structure_occurrences
+from graphxai.datasets.graph import Graph
+from graphxai.runtime.writing import folder_at, json_text, write_whole
+
+from . import inputs
+from .checkpoint import load_process, save_process
+from .inputs import ProcessBatch
+from .model import KernelProcess, ProcessConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+COUNTED = "counted"  # the attribute of a graph with the counts of its structures
+
+
+@dataclass(frozen=True, eq=False)
+class SumBatch:
+    """A batch as the base collates it, and the same molecules for the process."""
+
+    base: Any
+    process: ProcessBatch
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("base", "process"):
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    def to(self, device: torch.device | str) -> SumBatch:
+        """Return the batch with every tensor on `device`."""
+        return SumBatch(self.base.to(device), self.process.to(device))
+
+
+class SummedModel(ShownModel, nn.Module):
+    """The outputs of a model times a factor plus those of a process, (B, num_outputs).
+
+    Args:
+        base: any model of molecules that can be explained, with the tasks of the process.
+        process: the process. Its atoms are those of the base.
+        factor: what the outputs of the base are multiplied by.
+
+    Explainers explain both and add the shares of the atoms. `embed` has the tokens of the base; the
+    process sees an atom as long as its token is not hidden and not zero.
+    """
+
+    collates_plain_graphs = True
+    feature_names = ("model", "process")  # the parts of an atom's share
+    has_attention = has_subgraphs = False  # in the process
+
+    def __init__(self, base: Any, process: KernelProcess, factor: float = 1.0) -> None:
+        super().__init__()
+        if [task.name for task in base.config.tasks] != [t.name for t in process.config.tasks]:
+            raise ValueError("the two models of a sum must have the same tasks.")
+        self.base, self.process, self.factor = base, process, factor
+        self.origin = Origin()
+        self.conformal: dict[str, Conformal] = {}
+
+    @property
+    def summands(self) -> tuple[tuple[Any, float], tuple[Any, float]]:
+        """The two models, each with its factor."""
+        return (self.base, self.factor), (self.process, 1.0)
+
+    @property
+    def config(self) -> ProcessConfig:
+        """The tasks of both, and how molecules are read."""
+        way = getattr(self.base.config, "standardise", self.process.config.standardise)
+        return replace(self.process.config, standardise=way)
+
+    @property
+    def default_method(self) -> str:
+        """The method that explains the base if none is named; for a process it is the same."""
+        return getattr(self.base, "default_method", None) or "lrp"
+
+    @property
+    def explained_inputs(self) -> Sequence[str]:
+        """The inputs of the base that get relevance."""
+        return getattr(self.base, "explained_inputs", ("x",))
+
+    def prepare(self, value: Any) -> Input:
+        """Encode one molecule, or raise InputError if it cannot be used."""
+        (encoded,) = self.prepare_group([value])
+        if isinstance(encoded, Exception):
+            raise encoded
+        return encoded
+
+    def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
+        """Encode molecules as the base does, and count their structures."""
+        for item in prepare_each(self.base, values, Exception):
+            try:
+                yield item if isinstance(item, Exception) else with_counts(item)
+            except InputError as error:
+                yield error
+
+    def collate(self, graphs: Sequence[Any], pad_to: int | None = None) -> SumBatch:
+        """Collate encoded molecules for both models."""
+        counted = inputs.collate([graph.get(COUNTED) for graph in graphs], pad_to)
+        bare = [copy(graph) for graph in graphs]
+        for graph in bare:
+            delattr(graph, COUNTED)
+        more = () if pad_to is None else (pad_to,)
+        return SumBatch(self.base.collate(bare, *more), counted)
+
+    def embed(self, batch: SumBatch) -> Tensor:
+        """Return the tokens of the base (B, T, D)."""
+        return self.base.embed(batch.base)
+
+    def encode(self, tokens: Tensor, batch: SumBatch, keep: Tensor | None = None) -> Tensor:
+        """Return outputs for tokens (B, T, D). Atoms where `keep` (B, N) is False are hidden."""
+        present = (tokens[:, 1:] != 0).any(-1)[:, : batch.process.mask.shape[1]]
+        present = present & batch.process.mask
+        if keep is not None:
+            present = present & keep[:, : present.shape[1]]
+        of_process = self.process.encode(self.process.embed(batch.process), batch.process, present)
+        outputs = self.factor * self.base.encode(tokens, batch.base, keep)
+        return outputs + of_process.to(outputs)
+
+    def forward(self, batch: SumBatch) -> Tensor:
+        """Return outputs (B, num_outputs)."""
+        outputs = self.factor * self.base(batch.base)
+        return outputs + self.process(batch.process).to(outputs)
+
+    labelled_outputs = forward
+
+    def outputs_without_nodes(self, batch: SumBatch) -> Tensor | None:
+        """Return the outputs (1, num_outputs) without atoms, or None if the base has none."""
+        empty = self.base.outputs_without_nodes(batch.base)
+        return None if empty is None else self.factor * empty + self.process.means[None].to(empty)
+
+    def split_by_feature(self, batch: SumBatch, gradient: Tensor) -> None:
+        """Return None: explainers split the shares by model."""
+
+    def node_parts(
+        self, graph: Any, nodes: NDArray[np.floating], features: NDArray[np.floating] | None
+    ) -> dict[str, float]:
+        """Return the share of each model in that of all nodes, from features (N, 2)."""
+        if features is None:
+            return {}
+        return dict(zip(self.feature_names, features.sum(0, dtype="float64").tolist(), strict=True))
+
+
+def with_counts(item: Input) -> Input:
+    """Return an encoded molecule with the counts of its structures, on the atoms it has.
+
+    Raises:
+        InputError: the input is no molecule, or has nodes beside its atoms.
+    """
+    if item.smiles is None and item.molecule is None:
+        raise InputError("it is no molecule, which a process on structures needs.")
+    mol = inputs.read_again(item.smiles or "") if item.molecule is None else item.molecule
+    if mol.GetNumAtoms() != item.num_nodes:
+        raise InputError("its nodes are not the atoms of its molecule, whose structures count.")
+    names = ("count_columns", "count_sizes", "count_atoms")
+    occurrences = map(torch.from_numpy, structure_occurrences(mol))
+    x = torch.zeros(item.num_nodes, 1)
+    graph = copy(item.graph)
+    setattr(
+        graph,
+        COUNTED,
+        Graph(x=x, edge_index=x.new_zeros(2, 0), **dict(zip(names, occurrences, strict=True))),
+    )
+    mirrored = None if item.mirrored is None else with_counts(item.mirrored)
+    return replace(item, graph=graph, mirrored=mirrored)
+
+
+def save_sum(
+    model: SummedModel, folder: str | Path, base: str, *, card: str = "", metadata: Any = None
+) -> Path:
+    """Write the process to `folder/process`, and where the base lies, with its SHA-256, beside it.
+
+    Args:
+        model: the model.
+        folder: the folder.
+        base: the name or path of the base, as `graphxai.load` takes it.
+        card: the model card (Markdown).
+        metadata: JSON values.
+    """
+    folder = folder_at(folder)
+    save_process(model.process, folder / "process", card="# The process of a sum\n")
+    of_base = {"path": base, "sha256": weights_hash(model.base)}
+    content = {"format": SUM, "base": of_base, "factor": model.factor, "metadata": metadata or {}}
+    write_whole(folder / CONFIG, json_text(content))
+    write_whole(folder / CARD, card or "# A model and a Gaussian process\n")
+    save_conformal(model.conformal, folder, _digest(of_base["sha256"], folder, model.factor))
+    return folder
+
+
+def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
+    """Return the sum in a folder, on the CPU and in eval mode.
+
+    Args:
+        folder: the folder.
+        load: loads its base, by name or path.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the base has other weights than before.
+    """
+    folder = Path(folder)
+    content, place = read_config(folder), folder / CONFIG
+    of_base: Any = content.get("base")
+    factor = content.get("factor")
+    is_named = isinstance(of_base, dict) and all(
+        isinstance(of_base.get(key), str) for key in ("path", "sha256")
+    )
+    if not is_named or not isinstance(factor, float) or not 0 <= factor < 10:
+        raise CheckpointError(f"{place}: 'base' or 'factor' does not say what is added.")
+    path = str(of_base["path"])
+    base = load(path)
+    if weights_hash(base) != of_base["sha256"]:
+        raise CheckpointError(
+            f"{place}: {path} has other weights than when this model was made from it: adapt it"
+            " again, or put the old weights back."
+        )
+    try:
+        model = SummedModel(base, load_process(folder / "process"), factor)
+    except ValueError as error:
+        raise CheckpointError(f"{place}: {error}") from error
+    digest, metadata = _digest(of_base["sha256"], folder, factor), content.get("metadata")
+    model.conformal = read_conformal(model.config, folder, digest)
+    model.origin = Origin(
+        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+    )
+    return model.eval()
+
+
+def _digest(of_base: str, folder: Path, factor: float) -> str:
+    """Return one SHA-256 for the weights of both models and the factor."""
+    text = f"{of_base} {weights_digest(folder / 'process')} {factor}"
+    return hashlib.sha256(text.encode()).hexdigest()

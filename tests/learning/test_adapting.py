@@ -1,0 +1,178 @@
+"""A model is moved towards own measurements by a process, and says what each of the two adds."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.datasets.fingerprints import structure_counts
+from graphxai.explanation.compute.models import load
+from graphxai.learning.processes.adapting import NOISE
+from graphxai.learning.teachers.gaussian_process import similarity
+from graphxai.models.process import SummedModel
+
+CORES = ("c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1")
+SMILES = [chain + core for core in CORES for chain in ("", "C", "CC", "OC", "NC", "FC")]
+NEW = "CCCc1ccncc1"
+TASK = "log D at pH 7.4"
+
+
+def written(path, smiles, values, heading="logD"):
+    lines = [f"{s},{v}" for s, v in zip(smiles, values, strict=True)]
+    path.write_text("\n".join([f"smiles,{heading}", *lines]) + "\n")
+    return path
+
+
+def measured(smiles):
+    """Return what a model of log D misses by one, and by two where there is a pyridine."""
+    return [gx.predict("lipophilicity", s)[TASK].value + 1 + ("n" in s) for s in smiles]
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapted")
+    table = written(folder / "own.csv", SMILES, measured(SMILES))
+    return gx.adapt("lipophilicity", table, folder / "out", target_column="logD")
+
+
+def test_the_value_is_the_models_and_a_process_on_its_residuals(adapted):
+    model = gx.load(adapted)
+    assert isinstance(model, SummedModel)
+    counts = structure_counts(SMILES)
+    kernel = similarity(counts, counts).astype(float)
+    errors = np.array([1.0 + ("n" in s) for s in SMILES])
+    weights = np.linalg.solve(kernel + NOISE * np.eye(len(SMILES)), errors - errors.mean())
+    expected = similarity(structure_counts([NEW]), counts)[0] @ weights + errors.mean()
+    base = gx.predict("lipophilicity", NEW)[TASK].value
+    adapted_value = gx.predict(model, NEW)[TASK]
+    assert adapted_value.value - base == pytest.approx(expected, abs=1e-4)
+    assert 1.5 < expected < 2
+    low, high = adapted_value.interval
+    assert low < adapted_value.value < high
+
+
+def test_one_ledger_has_a_line_for_each_model_and_closes(adapted):
+    model = gx.load(adapted)
+    e = gx.explain(model, NEW)
+    assert abs(e.ledger.unexplained) < 1e-5
+    parts = e.ledger.node_parts
+    assert set(parts) == {"model", "process"}
+    alone = gx.explain("lipophilicity", NEW)
+    of_process = gx.explain(model.process, NEW)
+    np.testing.assert_allclose(e.features[:, 0], alone.relevance, atol=1e-5)
+    np.testing.assert_allclose(e.features[:, 1], of_process.relevance, atol=1e-5)
+    np.testing.assert_allclose(e.relevance, e.features.sum(1), atol=1e-6)
+    both = (
+        gx.explain(each, NEW, "occlusion").relevance for each in ("lipophilicity", model.process)
+    )
+    np.testing.assert_allclose(gx.explain(model, NEW, "occlusion").relevance, sum(both), atol=1e-4)
+
+
+def test_hiding_atoms_hides_them_from_both_models(adapted):
+    model = gx.load(adapted)
+    item = model.prepare(NEW)
+    batch = model.collate([item.graph])
+    keep = torch.ones(1, item.num_nodes, dtype=torch.bool)
+    keep[0, :3] = False
+    with torch.no_grad():
+        together = model.encode(model.embed(batch), batch, keep)
+        of_base = model.base.encode(model.base.embed(batch.base), batch.base, keep)
+        of_process = model.process.encode(model.process.embed(batch.process), batch.process, keep)
+    torch.testing.assert_close(together, of_base + of_process.float())
+
+
+def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, tmp_path):
+    more = written(tmp_path / "more.csv", [NEW, SMILES[0]], [9.0, -9.0])
+    again = gx.adapt(adapted, more, tmp_path / "again", target_column="logD")
+    model = gx.load(again)
+    assert model.process.config.carriers == len(SMILES) + 1
+    assert model.origin.metadata["adapted"] == "lipophilicity"
+    rows = (again / "training.csv").read_text().splitlines()
+    assert sum(row.endswith(",-9") for row in rows) == 1
+    assert gx.predict(model, NEW)[TASK].value > gx.predict(adapted, NEW)[TASK].value + 1
+
+
+def test_a_wrapped_model_is_adapted_by_path_and_hash(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import torch, graphxai as gx\n"
+        "from graphxai.contract.tasks import Task\n"
+        "from graphxai.datasets.molecules import molecule_to_data\n"
+        "from torch_geometric.nn import global_add_pool\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        torch.manual_seed(0)\n"
+        "        self.element, self.head = torch.nn.Embedding(119, 8), torch.nn.Linear(8, 1)\n"
+        "    def forward(self, data):\n"
+        "        h = torch.relu(self.element(data.x[:, 0]))\n"
+        "        return self.head(global_add_pool(h, data.batch))\n"
+        "model = gx.wrap(Net().eval(), Task('logD', 'regression'), inputs='molecules',\n"
+        "                featurize=molecule_to_data)\n"
+    )
+    table = written(tmp_path / "own.csv", SMILES, range(len(SMILES)))
+    out = gx.adapt("mine.py:model", table, tmp_path / "out")
+    stored = json.loads((out / "config.json").read_text())
+    assert stored["base"]["path"] == f"{tmp_path / 'mine.py'}:model"
+    e = gx.explain(out, NEW)
+    assert abs(e.ledger.unexplained) < 1e-5
+    stored["base"]["sha256"] = "0" * 64
+    (out / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match="other weights than when this model was made from it"):
+        load(out)
+
+
+def test_what_cannot_be_adapted_is_refused_with_what_to_do(tmp_path):
+    table = written(tmp_path / "own.csv", SMILES[:3], [1, 2, 3])
+    with pytest.raises(ValueError, match="train a model of your own with `graphxai train`"):
+        gx.adapt("hiv", table, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"3 measurements .* at least 5 are needed"):
+        gx.adapt("lipophilicity", table, tmp_path / "out", target_column="logD")
+    model = gx.load("lipophilicity")
+    model.origin = type(model.origin)()
+    with pytest.raises(ValueError, match="give the name or path of the model"):
+        gx.adapt(model, table, tmp_path / "out", target_column="logD")
+
+
+def test_the_command_writes_a_model_for_the_report_and_the_app(tmp_path):
+    table = written(tmp_path / "own.csv", SMILES[:10], range(10))
+    command = ["adapt", "lipophilicity", table, "--target-column", "logD", "--out", tmp_path / "m"]
+    done = subprocess.run(
+        [sys.executable, "-m", "graphxai", *map(str, command)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "each left out in turn" in done.stderr + done.stdout
+    page = gx.report(tmp_path / "m", [NEW, "CCO"], tmp_path / "report.html")
+    assert TASK in page.read_text("utf-8")
+    assert len(gx.fragments(gx.explain(tmp_path / "m", NEW)))
+    assert "</svg>" in gx.compare(tmp_path / "m", NEW).svg()
+
+
+def test_a_model_that_knows_nothing_of_a_series_counts_less(tmp_path):
+    """Values that run against the model's are predicted better without it."""
+    against = [-gx.predict("lipophilicity", s)[TASK].value for s in SMILES]
+    table = written(tmp_path / "own.csv", SMILES, against)
+    model = gx.load(gx.adapt("lipophilicity", table, tmp_path / "m", target_column="logD"))
+    assert model.factor == 0
+    e = gx.explain(model, NEW)
+    assert abs(e.ledger.unexplained) < 1e-5
+    of_process = gx.explain(model.process, NEW)
+    np.testing.assert_allclose(e.relevance, of_process.relevance, atol=1e-5)
+    assert "count 0 times" in str(model.origin.metadata["words"])
+
+
+def test_tasks_without_own_values_stay_as_they_are(tmp_path):
+    """A model of a class and a value keeps its classes' sets, and its outputs are not scaled."""
+    table = written(tmp_path / "own.csv", SMILES, [5 + k / 10 for k in range(len(SMILES))], "pIC50")
+    model = gx.load(gx.adapt("bace", table, tmp_path / "m"))
+    assert model.factor == 1
+    of_class, of_base = (gx.predict(each, NEW)["BACE-1 inhibition"] for each in (model, "bace"))
+    assert of_class.probabilities == pytest.approx(of_base.probabilities, abs=1e-6)
+    assert of_class.range == of_base.range
+    page = gx.report(model, [NEW, "CCO"], tmp_path / "report.html").read_text("utf-8")
+    assert '"summary":""' in page  # which the page would call a test score
+    assert "score on test data is unknown" in page

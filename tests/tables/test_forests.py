@@ -1,0 +1,154 @@
+"""A forest, and any function of a SMILES, works wherever a network does."""
+
+import csv
+
+import numpy as np
+import pytest
+from rdkit import Chem
+from rdkit.Chem import Crippen, rdFingerprintGenerator
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+import graphxai as gx
+from graphxai.datasets.samples import example_files
+from graphxai.tables.app.answers import ANSWERS, Body
+from graphxai.tables.app.models import OfferedModels
+
+FLUORO, CHLORO = "O=C(Nc1ccc(F)cc1)c1ccccn1", "O=C(Nc1ccc(Cl)cc1)c1ccccn1"
+LEARNED = 40
+GENERATOR = rdFingerprintGenerator.GetMorganGenerator(2, fpSize=256)
+SEARCH = {"n": 2, "predictions": 12, "steps": 1, "sources": ["transformations"]}
+
+
+def counts(mol):
+    return GENERATOR.GetCountFingerprintAsNumPy(mol)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    with example_files()["assay.csv"].open() as file:
+        return list(csv.DictReader(file))[:90]
+
+
+@pytest.fixture(scope="module")
+def features(rows):
+    return np.stack([counts(Chem.MolFromSmiles(row["smiles"])) for row in rows[:LEARNED]])
+
+
+@pytest.fixture(scope="module")
+def table(rows, tmp_path_factory):
+    """The assay with a column that says what the forest learned from."""
+    path = tmp_path_factory.mktemp("forest") / "assay.csv"
+    parts = ["train" if k < LEARNED else "test" for k in range(len(rows))]
+    lines = [f"{r['smiles']},{r['pIC50']},{p}" for r, p in zip(rows, parts, strict=True)]
+    path.write_text("\n".join(["smiles,pIC50,part", *lines]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def forest(rows, features, table):
+    values = [float(row["pIC50"]) for row in rows[:LEARNED]]
+    fitted = RandomForestRegressor(12, random_state=0).fit(features, values)
+    return gx.learned_from(gx.wrap(fitted, task="pIC50", featurize=counts), table, part="part")
+
+
+def test_seven_calls_on_a_forest_work(forest, tmp_path):
+    prediction = gx.predict(forest, FLUORO)["pIC50"]
+    expected = forest.module.estimator.predict([counts(Chem.MolFromSmiles(FLUORO))])[0]
+    assert prediction.value == pytest.approx(expected)
+    explanation = gx.explain(forest, FLUORO)
+    assert explanation.provenance["method"] == "occlusion"
+    contrast = gx.contrast(forest, FLUORO, CHLORO)
+    assert contrast.b.prediction.value == gx.predict(forest, CHLORO)["pIC50"].value
+    parts = gx.fragments(explanation)
+    assert len(parts) >= 3
+    found = gx.counterfactuals(forest, FLUORO, f">{prediction.value:.3f}", **SEARCH)
+    assert found.summary.startswith("12 neighbours predicted")
+    assert found.to_frame().predicted_change_low.notna().all()
+    page = gx.report(forest, [FLUORO, CHLORO], tmp_path / "report.html", detailed=0)
+    assert "Occlusion" in page.read_text()
+    models = OfferedModels([forest])
+    shown = ANSWERS["card"](models, Body({"smiles": FLUORO, "model": forest.origin.name}))
+    assert "Occlusion" in str(shown)
+    assert "occlusion" in models.about("")["methods"]
+    assert "lrp" not in models.about("")["methods"]
+
+
+def test_a_table_tells_the_training_set_and_the_errors(forest, rows):
+    learned = Chem.MolFromSmiles(rows[0]["smiles"])
+    assert gx.training_set_of(forest).part(learned) == "training"
+    others = rows[LEARNED:]
+    predictions = [p["pIC50"] for p in gx.predict(forest, [row["smiles"] for row in others])]
+    inside = [
+        p.interval[0] <= float(row["pIC50"]) <= p.interval[1]
+        for p, row in zip(predictions, others, strict=True)
+    ]
+    assert 0.9 <= np.mean(inside) < 1  # nine in ten of those that the interval is made of
+    near = gx.predict(forest, rows[0]["smiles"])["pIC50"].nearness
+    assert near.word == "training compound"
+
+
+def test_a_class_of_a_forest_gets_the_set_of_classes_that_cannot_be_excluded(
+    rows, features, table, tmp_path
+):
+    potent = [float(row["pIC50"]) > 7 for row in rows]
+    fitted = RandomForestClassifier(12, random_state=0).fit(features, potent[:LEARNED])
+    model = gx.wrap(fitted, task="potent", classes=("no", "yes"), featurize=counts)
+    path = tmp_path / "classes.csv"
+    lines = [f"{r['smiles']},{'yes' if p else 'no'}" for r, p in zip(rows, potent, strict=True)]
+    parts = ["train" if k < LEARNED else "test" for k in range(len(rows))]
+    whole = [f"{line},{part}" for line, part in zip(lines, parts, strict=True)]
+    path.write_text("\n".join(["smiles,potent,part", *whole]))
+    prediction = gx.predict(gx.learned_from(model, path, part="part"), FLUORO)["potent"]
+    assert set(prediction.classes) <= {"no", "yes"}
+    with pytest.raises(ValueError, match="no row of"):
+        gx.learned_from(model, path, part="potent")
+
+
+def test_several_properties_and_a_goal(forest):
+    log_p = gx.wrap(
+        lambda s: Crippen.MolLogP(Chem.MolFromSmiles(s)), kind="regression", task="logP"
+    )
+    goal = "pIC50 > 9 (0 at 2), logP < 1 (0 at 9)"
+    changes = gx.counterfactuals([forest, log_p], FLUORO, goal, **SEARCH)
+    scores = [change.score.overall for change in changes]
+    assert scores == sorted(scores, reverse=True)
+    assert scores
+    for change in changes:
+        low, high = change.score.interval
+        assert low <= change.score.overall <= high
+        assert change.columns["desirability_low"] == low
+        assert {"pIC50_change_low", "pIC50_change_high"} <= change.columns.keys()
+
+
+def test_a_function_of_a_smiles_is_explained_like_any_model():
+    """exmol's own example asks for the sign of the charge-like logP of propanol."""
+
+    def is_fat(smiles):
+        return 1 / (1 + np.exp(-Crippen.MolLogP(Chem.MolFromSmiles(smiles))))
+
+    model = gx.wrap(is_fat, kind="binary", task="fat", classes=("no", "yes"))
+    prediction = gx.predict(model, "CCCO")["fat"]
+    assert prediction.probabilities["yes"] == pytest.approx(is_fat("CCCO"), abs=1e-5)
+    found = gx.counterfactuals(model, "CCCO", "no", **(SEARCH | {"predictions": 40}))
+    assert found[0].prediction.label == "no"
+    several = gx.wrap(
+        lambda s: [len(s), s.count("C")],
+        [gx.Task("length", "regression"), gx.Task("carbons", "regression")],
+    )
+    assert gx.predict(several, "CCCO")["carbons"].value == 3
+    with pytest.raises(ValueError, match="say what the outputs are"):
+        gx.wrap(is_fat)
+
+
+def test_a_model_of_a_python_file_is_loaded_by_its_name(tmp_path):
+    path = tmp_path / "length_of_smiles.py"
+    path.write_text(
+        "import graphxai as gx\n\ndef length(smiles):\n    return len(smiles)\n\n"
+        "model = gx.wrap(length, kind='regression', task='length')\n"
+    )
+    assert gx.predict(f"{path}:model", "CCCO")["length"].value == 4
+    assert OfferedModels([f"{path}:model"]).panel.properties[0].name == "length"
+    with pytest.raises(ValueError, match="has no model 'length'"):
+        gx.load(f"{path}:length")
+    with pytest.raises(ValueError, match="no file"):
+        gx.load(f"{tmp_path}/other.py:model")
