@@ -24,7 +24,7 @@ from graphxai.evaluation.measure import Item, MeasurementPlan
 from graphxai.evaluation.store import Key
 from graphxai.evaluation.targets import Labels, label_number
 from graphxai.explanation.compute.models import Model
-from graphxai.wrapping.removal import Operator, outputs_of_many
+from graphxai.wrapping.removal import Operator, Resampling, outputs_of_many
 
 SHARES = (0.0, 0.25, 0.5, 0.75)  # of the nodes that are removed
 ENOUGH = 0.5  # of the score above chance that has to remain without half of the nodes
@@ -123,22 +123,30 @@ def measure_robustness(
         labels: true classes or values, by position or key. Graphs without a label are left out.
     """
     return {
-        operator: _robustness(
-            plan.judges.get(operator, model), plan, items, target, labels, operator
+        operator: robustness_of(
+            plan.judges.get(operator, model),
+            items,
+            target,
+            labels,
+            operator=operator,
+            seed=plan.seed,
+            resampling=plan.resampling,
         )
         for operator in plan.operators
     }
 
 
-def _robustness(
+def robustness_of(
     model: Model,
-    plan: MeasurementPlan,
     prepared: Sequence[Item],
     target: Target,
     labels: Labels | None,
-    operator: Operator,
+    *,
+    operator: Operator = "mask",
+    seed: int = 0,
+    resampling: Resampling | None = None,
 ) -> Robustness:
-    """Score a model under one operator."""
+    """Score a model under one operator, see `measure_robustness`."""
     task = target.task_in(model.config)
     of_task = Target(None, task.name)
     predicted: list[Tensor] = []
@@ -146,9 +154,9 @@ def _robustness(
         graphs = [item for _, item in prepared[start : start + GRAPHS]]
         features = [sum(each.data.x for each in g.passes) for g in graphs]  # of both images
         drawn = zip(features, graphs, strict=True)
-        parts = [random_parts(x, g.num_nodes, plan.seed) for x, g in drawn]
+        parts = [random_parts(x, g.num_nodes, seed) for x, g in drawn]
         keeps = [torch.cat([torch.zeros_like(each[:1]), each]) for each in parts]  # first, none
-        outputs = outputs_of_many(model, graphs, keeps, operator, plan.resampling)
+        outputs = outputs_of_many(model, graphs, keeps, operator, resampling)
         predicted += [class_logits(model.config, of_task, of_graph.cpu()) for of_graph in outputs]
     answers = torch.stack(predicted)  # (graphs, 1 + SHARES * DRAWS, classes)
     unseen = int((answers[:, 0] == answers[:, 1]).all(-1).sum())  # without any node, with all

@@ -8,6 +8,7 @@ from typing import Any
 from graphxai.contract.held_out_score import pairs_text
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.cleaned_table import TargetColumn
+from graphxai.learning.removal import removal_text
 from graphxai.learning.teachers.forests import trees_for
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.learning.teachers.stacking import FOLDS, SOURCES
@@ -48,6 +49,8 @@ training mean, or the class frequencies. Minus: this model minus the other; if t
 {pairs}
 
 {noise}
+
+{removal}
 
 {uncertainty}
 
@@ -109,6 +112,7 @@ def run_card(
         "command": command and f"    {command}",
         "notes": "\n\n".join(f"**Note.** {n[0].upper()}{n[1:]}." for n in facts["notes"]),
         "tables": "\n\n".join(markdown_table(rows) for rows in score_tables(facts["scores"])),
+        "removal": removal_text(facts["removal"], trained=source.settings.bears_removal),
     }
     pairs = {n: pairs_text(scores.get("pairs", {})) for n, scores in facts["scores"].items()}
     if sentences := [f"{name}: {text}" for name, text in pairs.items() if text]:

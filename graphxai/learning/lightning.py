@@ -28,6 +28,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.checkpoint_files import INVALID
 from graphxai.learning.objectives import Objective, scores
 from graphxai.learning.predicting import make_loaders
+from graphxai.learning.removal import without_some_nodes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged
@@ -91,6 +92,8 @@ class GraphormerModule(pl.LightningModule):
 
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
         """Return the loss of a batch."""
+        if self.settings.bears_removal:
+            batch = without_some_nodes(batch, self.settings.seed, self.global_step)
         assert batch.y is not None
         loss = self.objective(self.model.labelled_outputs(batch), batch.y, batch.bounds)
         epoch_options: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}

@@ -25,6 +25,7 @@ from graphxai.learning.fit import require_hardware, resumable_in
 from graphxai.learning.graphs.reading import TaskLike
 from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.processes.worth import cost_of_marked, worth_of_network
+from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import (
     EnsembleSettings,
@@ -272,6 +273,7 @@ def _run(source: RunSource, out: Path, command: str, log: Log) -> tuple[Path, Le
             "scores": scores,
             "coverage": calibration.coverage,
             "learning_curve": [*curve, _point(source, scores)] if curve else [],
+            "removal": removal_facts(learned.model, source.test.graphs, source.test.y),
         }
         folder = write_run(out, source, learned, results, calibration.test_readings, command)
         return folder, learned

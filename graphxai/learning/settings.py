@@ -24,7 +24,9 @@ KEPT_TEACHER = (
     " own (model='process'), is as good on most tables, and is explained."
 )
 NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
-CHOSEN_FOR_A_RUN = ("seed", "epochs", "accelerator", "devices", "precision", "progress")
+CHOSEN_FOR_A_RUN = (
+    "seed", "epochs", "bears_removal", "accelerator", "devices", "precision", "progress",
+)  # fmt: skip
 MOLECULES = ("table", "ogb")
 TABLE, GRAPHS, DIGITS = ("table",), ("graphs",), ("mnist-superpixels",)
 EPOCHS, FEWEST_EPOCHS = 60, 8  # on graphs
@@ -62,6 +64,8 @@ class TrainingSettings:
         patience: number of epochs without improvement after which training stops; None trains to
             the end.
         keep_best: whether to keep the weights of the best validation epoch instead of the last.
+        bears_removal: whether half of the graphs of each batch lose up to 75 % of their nodes, see
+            `removal.without_some_nodes`.
         seed: seed of the order of the graphs and of dropout.
         accelerator: Lightning's.
         devices: Lightning's.
@@ -85,6 +89,7 @@ class TrainingSettings:
     monitor_task: str | None = None
     patience: int | None = None
     keep_best: bool = True
+    bears_removal: bool = False
     seed: int = 0
     accelerator: str = "auto"
     devices: int | str | Sequence[int] = 1
@@ -126,6 +131,12 @@ class RunSettings:
         " many; for graphs up to 60].",
         applies_to=None,
         minimum=1,
+    )
+    bears_removal: bool = option(
+        False,
+        "Half of the training graphs lose up to 75 % of their nodes, so that explanations by"
+        " removal mean something.",
+        applies_to=None,
     )
     resume: bool = option(False, "Continue after an interruption.", applies_to=None)
     accelerator: str = option(
@@ -171,7 +182,10 @@ def repeating(
     if positional or others or not all(has_option[name] for name in changed):
         first = positional or [literal(f"runs/{recipe}")]
         return call_of(function, first, written(changed) | others)
-    options = [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()]
+    options = [
+        f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
+        for name, value in changed.items()
+    ]
     return " ".join(["graphxai train", recipe, f"--out runs/{recipe}", *options])
 
 
@@ -247,7 +261,8 @@ class TableSettings(EnsembleSettings):
         "auto",
         "A Gaussian process, which takes seconds and no extra, or a network; 'auto' writes the"
         " process first, and decides after one fold whether a network is worth its time. Options of"
-        " networks (--epochs, --ensemble, --init-weights, --no-teacher) choose a network.",
+        " networks (--bears-removal, --epochs, --ensemble, --init-weights, --no-teacher) choose a"
+        " network.",
         applies_to=MOLECULES,
     )
     init_weights: str | Path | None = option(
@@ -297,8 +312,9 @@ class TableSettings(EnsembleSettings):
     @property
     def _of_networks(self) -> list[str]:
         """The options of networks that were given."""
-        given = self.ensemble > 1, not self.teacher, self.epochs is not None
-        return list(compress(("--ensemble", "--no-teacher", "--epochs"), given))
+        given = self.ensemble > 1, not self.teacher, self.epochs is not None, self.bears_removal
+        names = ("--ensemble", "--no-teacher", "--epochs", "--bears-removal")
+        return list(compress(names, given))
 
     @property
     def chosen_model(self) -> Literal["auto", "process", "network"]:

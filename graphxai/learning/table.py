@@ -86,7 +86,7 @@ class TableSource(RunSource):
     valid_is_to = "calibrate"
     stored = (
         "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
-        "official", "coverage", "learning_curve", "notes",
+        "official", "coverage", "learning_curve", "notes", "removal",
     )  # fmt: skip
 
     @property
@@ -163,6 +163,7 @@ class TableSource(RunSource):
             "ensemble": settings.ensemble,
             "init_weights": None if weights is None else str(weights),
             "model": settings.chosen_model,
+            "bears_removal": settings.bears_removal,
         }
 
     def save(self, folder: Path) -> None:

@@ -67,7 +67,7 @@ def write_run(
     Returns:
         The checkpoint folder, `out / "model"`.
     """
-    model, facts = learned.model, source.facts(learned, results)
+    model, facts = learned.model, source.facts(learned, results) | {"removal": results["removal"]}
     others: dict[type, Any] = {Ensemble: save_ensemble, KernelProcess: save_process}
     save = others.get(type(model), save_checkpoint)
     card = run_card(source, learned, facts, command)

@@ -48,7 +48,7 @@ class GraphSource(RunSource):
     name: str
     sha256: str
     settings: GraphSettings
-    stored = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes")
+    stored = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes", "removal")
 
     def __str__(self) -> str:
         return f"{self.name}: {super().__str__()}"

@@ -32,6 +32,7 @@ from graphxai.learning.card import (
 from graphxai.learning.fit import FINETUNING, molecule_config, require_hardware
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes.distillation import DISTILLING, distil
+from graphxai.learning.removal import removal_facts, removal_text
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import RunSettings, TableSettings, repeating
 from graphxai.learning.source import Source
@@ -146,6 +147,7 @@ def train_bace(
         "summary": summary({ACTIVITY: scores[ACTIVITY]}),
         "split": json.loads(parts.to_json()),
     }
+    metadata["removal"] = removal_facts(model, source.test.graphs, source.test.y)
     of_run: dict[str, Any] = {
         each.name: getattr(settings, each.name) for each in fields(RunSettings)
     }
@@ -222,6 +224,8 @@ Other splits: `benchmarks/results/bace_quality.md`.
 {tables}
 
 {uncertainty(metadata["coverage"])}
+{removal_text(metadata["removal"], trained=settings.bears_removal)}
+
 **Limits.** Compounds unlike those of BACE-1 programmes (hydroxyethylamines, acylguanidines,
 amidines, macrocycles and their like) are out of scope, whatever the probability says.
 """

@@ -25,6 +25,7 @@ from graphxai.learning.calibration import best_temperature, scale_logits
 from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware, require_new
 from graphxai.learning.predicting import predict
+from graphxai.learning.removal import removal_facts, removal_text
 from graphxai.learning.settings import (
     DIGIT_EPOCHS,
     DigitSettings,
@@ -147,6 +148,7 @@ def train_mnist(
         "coverage": coverage,
         "summary": f"accuracy {figures['accuracy']:.4f}",
     }
+    metadata["removal"] = removal_facts(model, test, digits[:, None].astype(float))
     measure_mean_node(model, train)
     card = _card(model, metadata, _command(config, settings, cut + held_out))
     return save_checkpoint(model, out / "model", card=card, metadata=metadata)
@@ -314,6 +316,8 @@ the accuracy is {100 * metadata["validation_accuracy"]:.2f} %.
 Recall: {recall}.
 
 {uncertainty(metadata["coverage"])}
+{removal_text(metadata["removal"], trained=training["bears_removal"])}
+
 Most frequent confusions: {pairs}.
 
 ## Limits
