@@ -18,8 +18,9 @@ from graphxai.explanation.html import fields_html
 from graphxai.explanation.prediction import Prediction, table_cells
 
 from .desirability import DesirabilityScore
+from .judged_exchanges import MeasuredTable
 from .matched_pairs import ShrunkenMean
-from .measurements import Measured, Measurements, sentence_about
+from .measurements import Measured, sentence_about
 from .neighbours import Way
 
 
@@ -76,7 +77,7 @@ class ChangedMolecule:
             for end, cell in (("", mean.mean), ("_low", mean.low), ("_high", mean.high))
         }
 
-    def compared(self, start: str, tables: Mapping[str, Measurements]) -> Self:
+    def compared(self, start: str, tables: Mapping[str, MeasuredTable]) -> Self:
         """Return the change with what was measured of each property, from the SMILES before it."""
         about = {name: table.about(start, self.smiles) for name, table in tables.items()}
         changed: Any = self

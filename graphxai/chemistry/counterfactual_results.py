@@ -28,8 +28,8 @@ from graphxai.visualization.text import minus_signs
 from .changed_molecules import Counterfactual, ProfileCounterfactual
 from .contrast import NO_MOLECULE, Contrast, contrast
 from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
+from .judged_exchanges import MeasuredTable
 from .matching import CommonPart, NoCommonPartError, common_part_or_none
-from .measurements import Measurements
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,7 @@ class ChangedMolecules(Result, Sequence[Any]):
     def summary(self) -> str:
         """The outcome of the search in one sentence."""
 
-    def compared(self, tables: Mapping[str, Measurements]) -> Self:
+    def compared(self, tables: Mapping[str, MeasuredTable]) -> Self:
         """Return the result with what was measured of each property."""
         start = MolToSmiles(self._mols[0])
         ranked = tuple(each.compared(start, tables) for each in self.ranked)

@@ -33,6 +33,7 @@ from graphxai.runtime.progress import progress_bar
 from . import SearchKeywords, SearchSettings
 from .changed_molecules import counts, feasibility
 from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
+from .judged_exchanges import judged_tables
 from .measurements import Measurements
 from .names import ring_name, ring_systems
 from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
@@ -198,6 +199,7 @@ def _searched(
         sources, settings.guided, rng, settings.seed, training, objective.tables, objective.promise
     )
     mol = objective.mol
+    tables = judged_tables(ModelPanel.of(objective.models), objective.tables)
     kept, seen = kept_atoms(mol, settings.keep), {Chem.MolToSmiles(mol)}
     tried: list[Any] = []
 
@@ -209,7 +211,7 @@ def _searched(
             effort, alerts = feasibility(each.smiles)
             new = tuple(alert for alert in alerts if alert not in before)
             added = replace(each, accessibility=effort, alerts=new)
-            judged.append(added.compared(start, objective.tables))
+            judged.append(added.compared(start, tables))
         return objective.results(tuple(judged), tried)
 
     yield 0, best

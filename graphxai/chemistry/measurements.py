@@ -49,6 +49,9 @@ class Measured:
         changes: measured changes of the pairs in the table that have the same exchange at the same
             kind of atom, this pair among them.
         bound: what is known of a molecule after the change that has only bounds, such as ">10".
+        varies: whether any pair in the table exchanges the part before for another one.
+        judged: how many pairs with this exchange the model did not learn from, None without one.
+        right: in how many of these it predicts the sign of the measured change.
     """
 
     name: str
@@ -57,6 +60,9 @@ class Measured:
     exchange: Exchange | None
     changes: tuple[float, ...] = ()
     bound: str = ""
+    varies: bool = True
+    judged: int | None = None
+    right: int = 0
 
     @property
     def mean(self) -> float | None:
@@ -79,6 +85,8 @@ class Measured:
             "measured_pairs": len(self.changes),
             "measured_mean_change": self.mean,
             "measured_sd_of_changes": self.sd,
+            "measured_pairs_judged": self.judged,
+            "measured_pairs_right": None if self.judged is None else self.right,
         }
 
     @property
@@ -93,10 +101,19 @@ class Measured:
             parts.append("no exchange at one bond")
         elif self.mean is None:
             parts.append("exchange never measured")
+            if not self.varies:
+                parts.append(f"{self.exchange.old} never varies in the table: tested by no pair")
         else:
             spread = "" if self.sd is None else f" (sd {self.sd:.2f})"
             pairs = "1 pair" if len(self.changes) == 1 else f"{len(self.changes)} pairs"
             parts.append(f"{self.name} {self.mean:+.2f}{spread} in {pairs}")
+        if self.changes and self.judged is not None:
+            of = "1 measured pair" if self.judged == 1 else f"{self.judged} measured pairs"
+            parts.append(
+                f"the model had this exchange right in {self.right} of {of}"
+                if self.judged
+                else "tested by no pair that the model did not learn from"
+            )
         return "; ".join(parts)
 
 
@@ -243,7 +260,16 @@ class Measurements:
         exchange = _exchange(before, after)
         changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
         value, bound = self.values.get(after), self.bounds.get(after, "")
-        return Measured(self.name, self.values.get(before), value, exchange, changes, bound)
+        varies = exchange is None or any(each.old == exchange.old for each in self._changes)
+        return Measured(self.name, self.values.get(before), value, exchange, changes, bound, varies)
+
+    def pairs_of(self, exchange: Exchange) -> list[tuple[str, str]]:
+        """Return the pairs of the table with an exchange, each before and after it, as SMILES."""
+        return [
+            (a, b) if pair.exchange == exchange else (b, a)
+            for a, b, pair in self.pairs
+            if exchange in (pair.exchange, pair.exchange.reversed)
+        ]
 
     @cached_property
     def pairs(self) -> list[tuple[str, str, MatchedPair]]:

@@ -62,12 +62,22 @@ def pairs_text(pairs: Mapping[str, Any]) -> str:
     """Say how well measured changes are predicted, or why there is no figure, or "" if unknown.
 
     Args:
-        pairs: `n`, maybe `r` and `right`, and the same for the pairs of which `both` compounds were
-            tested, as in the scores of a trained model.
+        pairs: as in the scores of a trained model: `n`, maybe `r` and `right`; the same for the
+            pairs of which `both` compounds were tested, and for training pairs `of_folds` that were
+            held out together; and of either kind, by method, for the `relevance` at the change.
     """
-    if both := _mapping(pairs.get("both")):
-        alone = pairs_text({name: value for name, value in pairs.items() if name != "both"})
-        return f"{alone}; where both compounds were tested, {pairs_text(both)}"
+    of_kinds = {
+        "where both compounds were tested": _mapping(pairs.get("both")),
+        "of training pairs within one held-out fold": _mapping(pairs.get("of_folds")),
+    }
+    if any(of_kinds.values()):
+        alone = pairs_text({n: v for n, v in pairs.items() if n not in ("both", "of_folds")})
+        more = [f"{kind}, {pairs_text(each)}" for kind, each in of_kinds.items() if each]
+        return "; ".join([alone, *more])
+    if relevance := _mapping(pairs.get("relevance")):
+        alone = pairs_text({name: v for name, v in pairs.items() if name != "relevance"})
+        each = [f"by {name} {_figures_of_pairs(_mapping(v))}" for name, v in relevance.items()]
+        return f"{alone} (relevance at the change: {'; '.join(each)})"
     n, r, right = (_as_number(pairs.get(name)) for name in ("n", "r", "right"))
     if math.isnan(n):
         return ""
@@ -77,6 +87,14 @@ def pairs_text(pairs: Mapping[str, Any]) -> str:
     if math.isnan(r):
         return f"{counted} without a change, of which there is no figure"
     return f"changes in {counted}: r {_as_text(r)}, {right:.0%} of signs right"
+
+
+def _figures_of_pairs(pairs: Mapping[str, Any]) -> str:
+    """Return r and the share of right signs of `n` pairs, or why there are none."""
+    n, r, right = (_as_number(pairs.get(name)) for name in ("n", "r", "right"))
+    if n < FEWEST_PAIRS or math.isnan(r):
+        return f"no figure of {n:.0f}"
+    return f"r {_as_text(r)}, {right:.0%} right of {n:.0f}"
 
 
 def _in_tables(scores: Mapping[str, Any], task: str, measure: str) -> tuple[float, float]:

@@ -118,8 +118,9 @@ def run_card(
     if sentences := [f"{name}: {text}" for name, text in pairs.items() if text]:
         words["pairs"] = (
             "**Measured pairs.** Matched pairs differ in one part at one bond, and at least one"
-            " molecule of each is a test molecule. Predicted changes are compared with measured"
-            f" ones. {'; '.join(sentences)}."
+            " molecule of each is a test molecule. Two training molecules make a pair if they were"
+            " held out in one fold, whose model judges it. Predicted changes, and the relevance at"
+            f" the part, are compared with measured changes. {'; '.join(sentences)}."
         )
     fitted = [f"{name} {t:.2f}" for name, t in facts["temperature"].items() if t is not None]
     if fitted:

@@ -5,31 +5,68 @@ R2 mostly says whether a model tells series apart. A chemist asks about one exch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem
 
+from graphxai.api import explain
 from graphxai.contract.held_out_score import FEWEST_PAIRS
 from graphxai.contract.tasks import Task
-from graphxai.datasets.matched_pairs import matched_pairs
+from graphxai.datasets.matched_pairs import HYDROGEN, MatchedPair, matched_pairs, single_bond_cuts
+from graphxai.explainers.registry import default_method
 from graphxai.learning.predicting import task_readings
 
+FloatArray = NDArray[np.float64]
+Pairs = dict[tuple[int, int], MatchedPair]
 MOST_COMPARED = 10_000  # molecules among which pairs are looked for, the test part first
+MOST_EXPLAINED = 60  # pairs of either kind whose compounds are explained, drawn at random
 
 
-def pairs_with_test_part(smiles: Sequence[str], test: Collection[int]) -> list[tuple[int, int]]:
-    """Return the matched pairs of molecules of which at least one is in the test part."""
-    tested = set(test)
+class Fold(NamedTuple):
+    """Training molecules that were held out together.
+
+    Args:
+        positions: which molecules of the table they are.
+        model: returns the model that learned from none of them.
+    """
+
+    positions: Collection[int]
+    model: Callable[[], Any]
+
+
+def pairs_to_judge(
+    smiles: Sequence[str], test: Collection[int], folds: Sequence[Collection[int]] = ()
+) -> tuple[Pairs, list[Pairs]]:
+    """Return the matched pairs with a molecule of the test part, and those within each fold.
+
+    Args:
+        smiles: n molecules.
+        test: positions of the test part.
+        folds: positions of the training molecules that were held out together.
+    """
+    tested, fold_of = set(test), dict[int, int]()
+    for number, fold in enumerate(folds):
+        fold_of |= dict.fromkeys(fold, number)
     order = sorted(range(len(smiles)), key=lambda k: k not in tested)[:MOST_COMPARED]
-    molecules = [Chem.MolFromSmiles(smiles[k]) for k in order]
+    held = [fold_of.get(k, -1) for k in order]
     count = len(tested)  # pairs have i < j, and the test part comes first
-    return [(order[i], order[j]) for i, j in matched_pairs(molecules, lambda i, j: i < count)]
+    matched = matched_pairs(
+        [Chem.MolFromSmiles(smiles[k]) for k in order],
+        lambda i, j: i < count or held[i] == held[j] >= 0,
+    )
+    with_test: Pairs = {}
+    within: list[Pairs] = [{} for _ in folds]
+    for (i, j), pair in matched.items():
+        (with_test if i < count else within[held[i]])[order[i], order[j]] = pair
+    return with_test, within
 
 
-def change_scores(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> dict[str, Any]:
+def change_scores(measured: FloatArray, predicted: FloatArray) -> dict[str, Any]:
     """Compare measured with predicted changes (n,), which may be those of either direction.
 
     Returns:
@@ -51,13 +88,18 @@ def measured_pairs(
     tasks: Sequence[Task],
     smiles: Sequence[str],
     graphs: Sequence[Any],
-    y: NDArray[np.float64],
+    y: FloatArray,
     test: Collection[int],
+    folds: Sequence[Fold] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return `change_scores` of each regression, for the pairs with a molecule of the test part.
+    """Return `change_scores` of each regression for matched pairs that were not learned from.
 
-    The value of a training molecule is half known, which helps. So `both` has the scores of the
-    pairs of which both molecules were tested.
+    Pairs with a molecule of the test part are those of `model`. The value of a training molecule is
+    half known, which helps, so `both` has the scores of the pairs of which both molecules were
+    tested. `of_folds` has those of training pairs within a fold, as the fold's model predicts them.
+
+    Both kinds have `relevance`, by method: the relevance at the exchanged part, of the second
+    molecule minus the first, compared with the measured change in at most `MOST_EXPLAINED` pairs.
 
     Args:
         model: the model.
@@ -66,20 +108,128 @@ def measured_pairs(
         graphs: their graphs.
         y: their labels (n, tasks), NaN where one is missing.
         test: positions of the test part.
+        folds: the folds of the training part, if the model has any.
     """
     if all(task.kind != "regression" for task in tasks):
         return {}
-    pairs = np.array(pairs_with_test_part(smiles, test), dtype=int).reshape(-1, 2)
-    used, places = np.unique(pairs, return_inverse=True)
-    readings = task_readings(model, [graphs[k] for k in used.tolist()])
-    scores = {}
-    for task, predicted, labels in zip(tasks, readings, y.T, strict=True):
-        if task.kind == "regression":
-            measured = labels[pairs[:, 1]] - labels[pairs[:, 0]]
-            first, second = places.reshape(-1, 2).T
-            known = np.isfinite(measured)
-            change = predicted[second] - predicted[first]
-            both = known & np.isin(pairs, list(test)).all(axis=1)
-            scores[task.name] = change_scores(measured[known], change[known])
-            scores[task.name]["both"] = change_scores(measured[both], change[both])
+    with_test, within = pairs_to_judge(smiles, test, [fold.positions for fold in folds])
+    table = _Table(tasks, smiles, graphs, y)
+    scores, tested = {}, set(test)
+    by_model = table.changes(model, with_test, MOST_EXPLAINED)
+    of_folds = defaultdict[str, _Changes](_Changes)
+    for fold, pairs in zip(folds, within, strict=True):
+        share = -(-MOST_EXPLAINED * len(pairs) // max(sum(map(len, within)), 1))
+        for name, changes in (table.changes(fold.model(), pairs, share) if pairs else {}).items():
+            of_folds[name].extend(changes)
+    for name, changes in by_model.items():
+        scores[name] = changes.scores()
+        both = [k for k, pair in enumerate(changes.pairs) if tested.issuperset(pair)]
+        scores[name]["both"] = changes.without_relevance(both)
+        if folds:
+            scores[name]["of_folds"] = of_folds[name].scores()
     return scores
+
+
+@dataclass(eq=False)
+class _Changes:
+    """Measured and predicted changes of pairs, and for some of them the relevance at the change.
+
+    Attributes:
+        pairs: the pairs, as positions of molecules.
+        measured, predicted: the changes from the first to the second molecule.
+        at_change: by method, the measured change of a pair and its relevance at the change.
+    """
+
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    measured: list[float] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    at_change: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def extend(self, more: _Changes) -> None:
+        """Add the changes of another model."""
+        self.pairs += more.pairs
+        self.measured += more.measured
+        self.predicted += more.predicted
+        for method, values in more.at_change.items():
+            self.at_change.setdefault(method, []).extend(values)
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of the predictions, and of the relevance by method."""
+        by_method = {
+            method: change_scores(*np.array(values).reshape(-1, 2).T)
+            for method, values in self.at_change.items()
+        }
+        scores = change_scores(np.array(self.measured), np.array(self.predicted))
+        return scores | ({"relevance": by_method} if by_method else {})
+
+    def without_relevance(self, chosen: Sequence[int]) -> dict[str, Any]:
+        """Return the scores of the predictions for some of the pairs."""
+        return change_scores(np.array(self.measured)[chosen], np.array(self.predicted)[chosen])
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Molecules with their graphs and labels, as `measured_pairs` takes them."""
+
+    tasks: Sequence[Task]
+    smiles: Sequence[str]
+    graphs: Sequence[Any]
+    y: FloatArray
+
+    def changes(self, model: Any, pairs: Pairs, explained: int) -> dict[str, _Changes]:
+        """Return the changes of each regression, with the relevance of some pairs."""
+        rows = np.array(list(pairs), dtype=int).reshape(-1, 2)
+        used, places = np.unique(rows, return_inverse=True)
+        readings = task_readings(model, [self.graphs[k] for k in used.tolist()])
+        first, second = places.reshape(-1, 2).T
+        changes: dict[str, _Changes] = {}
+        for task, predicted, labels in zip(self.tasks, readings, self.y.T, strict=True):
+            if task.kind != "regression":
+                continue
+            measured = labels[rows[:, 1]] - labels[rows[:, 0]]
+            known = np.flatnonzero(np.isfinite(measured))
+            chosen = [tuple(pair) for pair in rows[known].tolist()]
+            change = (predicted[second] - predicted[first])[known]
+            of_task = _Changes(chosen, measured[known].tolist(), change.tolist())
+            if min(len(chosen), explained) and MOST_EXPLAINED:
+                drawn = np.random.default_rng(0).permutation(len(chosen))[:explained]
+                shown = {chosen[k]: of_task.measured[k] for k in drawn}
+                of_task.at_change = self._at_change(model, task.name, pairs, shown)
+            changes[task.name] = of_task
+        return changes
+
+    def _at_change(
+        self, model: Any, task: str, pairs: Pairs, shown: Mapping[tuple[int, int], float]
+    ) -> dict[str, list[tuple[float, float]]]:
+        """Return measured changes and relevance at the exchanged part, by method."""
+        rows = sorted({row for pair in shown for row in pair})
+        at_change: dict[str, list[tuple[float, float]]] = {}
+        options: Any = {"target": task, "progress": False}
+        methods: dict[Any, None] = dict.fromkeys((default_method(model), "occlusion"))
+        for method in methods:
+            explanations = explain(model, [self.smiles[row] for row in rows], method, **options)
+            of_row = dict(zip(rows, explanations, strict=True))
+            values = at_change[method] = []
+            for (a, b), measured in shown.items():
+                core, exchange = pairs[a, b].core, pairs[a, b].exchange
+                before = relevance_of_part(of_row[a], core, exchange.old)
+                after = relevance_of_part(of_row[b], core, exchange.new)
+                if np.isfinite(after - before):
+                    values.append((measured, after - before))
+        return at_change
+
+
+def relevance_of_part(explanation: Any, core: str, part: str) -> float:
+    """Return the summed relevance of a part at one bond of a core, both as SMILES with `*`.
+
+    Hydrogen has none. It is NaN if the molecule was not explained, or is read as another one, whose
+    part cannot be found.
+    """
+    if part == HYDROGEN:
+        return 0.0
+    if explanation is None or (molecule := explanation.molecule) is None:
+        return float("nan")
+    for cut in single_bond_cuts(molecule):
+        if cut.smiles(molecule) == (core, part):
+            return float(explanation.relevance[list(cut.part)].sum(dtype=np.float64))
+    return float("nan")

@@ -24,7 +24,7 @@ from graphxai.learning.card import (
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
-from graphxai.learning.measured_pairs import measured_pairs
+from graphxai.learning.measured_pairs import Fold, measured_pairs
 from graphxai.learning.official import official_note, official_scores, with_official_split
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.processes.process import learn_process
@@ -195,8 +195,12 @@ class TableSource(RunSource):
         table, settings, scores = self.table, self.settings, results["scores"]
         for name, r2 in self.reachable.items():
             scores[name]["reachable"] = r2
+        folds = [
+            Fold([self.parts.train[k] for k in fold.tolist()], model)
+            for fold, model in zip(self.folds, learned.of_folds, strict=False)
+        ]
         of_pairs = measured_pairs(
-            learned.model, self.tasks, table.canonical, table.graphs, self.y, self.parts.test
+            learned.model, self.tasks, table.canonical, table.graphs, self.y, self.parts.test, folds
         )
         for name, pairs in of_pairs.items():
             scores[name]["pairs"] = pairs

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -60,6 +61,7 @@ class LearnedModel:
             that had not learned from its fold. It is empty without a teacher.
         kept_back: for each value or class of two that was taught, what the first network predicts
             for recombined molecules that were kept back, and what it would have been taught (2, k).
+        of_folds: for each fold, a function that returns the model that had not learned from it.
     """
 
     model: Any
@@ -70,6 +72,7 @@ class LearnedModel:
     recombined: int = 0
     unseen: list[Unseen] = field(default_factory=list)
     kept_back: dict[str, FloatArray] = field(default_factory=dict)
+    of_folds: Sequence[Callable[[], Any]] = ()
 
 
 class RunSource(Source, ABC):
@@ -248,7 +251,8 @@ def teach_networks(
     similarity = nearest_of_other_folds(train.smiles, source.folds)
     joint = joint_readings(by_teacher, by_network, shares)
     unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
-    return replace(first, model=joined, unseen=unseen)
+    of_folds = [partial(lambda each: each, network) for network in networks]
+    return replace(first, model=joined, unseen=unseen, of_folds=of_folds)
 
 
 def unseen_readings(networks: Sequence[Graphormer], source: RunSource) -> list[FloatArray]:

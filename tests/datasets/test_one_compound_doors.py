@@ -76,6 +76,7 @@ READERS = {
     "graphxai/chemistry/counterfactual_results.py": WRITTEN,
     "graphxai/chemistry/counterfactuals.py": WRITTEN,
     "graphxai/chemistry/cliff_truth.py": WRITTEN,
+    "graphxai/chemistry/judged_exchanges.py": "compounds in their form",
     "graphxai/chemistry/matched_pairs.py": "compounds to compare, as they are drawn",
     "graphxai/chemistry/free_wilson.py": "R-groups, which RDKit has written",
     "graphxai/chemistry/matching.py": "a series, to find its common core as drawn",

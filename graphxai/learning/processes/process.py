@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -35,17 +37,20 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
     scale = np.concatenate([np.full(len(shift), factor) for factor, shift in read])
     shift = np.concatenate([shift for _, shift in read])
     process, counts = chosen.process.process, chosen.process.carriers
-    model = KernelProcess(
-        ProcessConfig(tasks, len(counts[0]), standardise),
-        CarriedCounts.of(counts),
-        torch.from_numpy(process.weights * scale),
-        torch.from_numpy(process.means * scale + shift),
-    ).eval()
+    config = ProcessConfig(tasks, len(counts[0]), standardise)
+    carried = CarriedCounts.of(counts)
+
+    def model_of(weights: FloatArray, means: FloatArray) -> KernelProcess:
+        numbers = torch.from_numpy(weights * scale), torch.from_numpy(means * scale + shift)
+        return KernelProcess(config, carried, *numbers).eval()
+
+    model = model_of(process.weights, process.means)
     unseen = [
         Unseen(readings(task, torch.from_numpy(outputs * a + b)), y.copy(), chosen.similarity)
         for task, outputs, (a, b), y in zip(tasks, chosen.unseen, read, train.y.T, strict=True)
     ]
-    return LearnedModel(model, forests=chosen.forests, unseen=unseen)
+    of_folds = [partial(model_of, *numbers) for numbers in chosen.of_folds]
+    return LearnedModel(model, forests=chosen.forests, unseen=unseen, of_folds=of_folds)
 
 
 def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:

@@ -8,7 +8,7 @@ predictions (Breiman 1996).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,12 +121,14 @@ class ChosenProcess:
         forests: two forests to compare with, by name.
         unseen: by task, what it predicts for each fold without it, before it is read (n, columns).
         similarity: of each molecule to the nearest one of the other folds (n,).
+        of_folds: the weights (m, columns) and means (columns,) of the process without each fold.
     """
 
     process: ProcessSource
     forests: Mapping[str, ForestSource]
     unseen: tuple[FloatArray, ...]
     similarity: FloatArray
+    of_folds: tuple[tuple[FloatArray, FloatArray], ...]
 
 
 def choose_process(
@@ -150,7 +152,14 @@ def choose_process(
         process = fitter.fit_process("process", of_folds.noises)
         forests = {name: fitter.fit_forests(name) for name in MAX_FEATURES}
     unseen = tuple(of_folds.columns[k] for k in every)
-    return ChosenProcess(process, forests, unseen, nearest_of_other_folds(smiles, folds))
+    without = tuple(
+        (
+            np.hstack([of_folds.fitted[k][fold].weights for k in every]),
+            np.concatenate([of_folds.fitted[k][fold].means for k in every]),
+        )
+        for fold in range(len(folds))
+    )
+    return ChosenProcess(process, forests, unseen, nearest_of_other_folds(smiles, folds), without)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,11 +170,13 @@ class _FoldPredictions:
         readings: the predictions (n,) or (n, classes), by position of the task.
         noises: the noise that suits a process best, by position of the task; none for forests.
         columns: what a process with this noise predicts, before it is read (n, columns of a task).
+        fitted: the processes with this noise, one without each fold.
     """
 
     readings: Mapping[int, FloatArray]
     noises: Mapping[int, float] = field(default_factory=dict)
     columns: Mapping[int, FloatArray] = field(default_factory=dict)
+    fitted: Mapping[int, Sequence[Process]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,14 +283,16 @@ class _SourceFitter:
         best: dict[int, FloatArray] = {}
         noises: dict[int, float] = {}
         raw: dict[int, FloatArray] = {}
+        fitted: dict[int, list[Process]] = {}
         columns = dict(zip(enough, TaskSet(tuple(tasks.values())).columns, strict=True))
         errors = dict.fromkeys(enough, np.inf)
         for noise in NOISES:
-            predicted = np.full(labels.shape, np.nan)
+            predicted, processes = np.full(labels.shape, np.nan), []
             for fold in folds:
                 rest = labels.copy()
                 rest[fold] = np.nan
                 process = Process.fit(kernel, carriers, rest, noise, left_out=False)
+                processes.append(process)
                 predicted[fold] = process.predict(kernel[fold])
                 self.advance(1)
             for k, readings in process_readings(tasks, predicted).items():
@@ -288,7 +301,13 @@ class _SourceFitter:
                 if k not in best or error < errors[k]:
                     best[k], noises[k], errors[k] = readings, noise, error
                     raw[k] = predicted[:, columns[k]]
-        return _FoldPredictions(best, noises, raw)
+                    fitted[k] = [
+                        replace(
+                            each, weights=each.weights[:, columns[k]], means=each.means[columns[k]]
+                        )
+                        for each in processes
+                    ]
+        return _FoldPredictions(best, noises, raw, fitted)
 
     def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
         """Fit a process to the tasks for which a noise is given."""

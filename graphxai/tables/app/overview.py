@@ -11,6 +11,7 @@ from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterf
 from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
+from graphxai.chemistry.judged_exchanges import judged_tables
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.target import Target
@@ -107,7 +108,8 @@ def suggestions(
         yield _suggested(results, label_of(target))
     if tables := measured():
         compared = {name: table for name, table in tables.items() if table.values}
-        last = _suggested(results.compared(compared) if compared else results, label_of(target))
+        judged = judged_tables(ModelPanel.of(models), compared)
+        last = _suggested(results.compared(judged) if compared else results, label_of(target))
         # the page adds the final full stop
         notes = " ".join(table.note for table in tables.values() if table.note).rstrip(".")
         yield last | {"summary": f"{last['summary']}. {notes}" if notes else last["summary"]}

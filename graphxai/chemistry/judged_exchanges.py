@@ -1,0 +1,87 @@
+"""Say in how many measured pairs a model has an exchange right, without those that it learned."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from rdkit import Chem
+
+from graphxai.api import predict
+from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.explanation.compute.panel import ModelPanel
+
+from .measurements import Measured, Measurements
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedTable:
+    """Measured values, with the model whose changes they judge.
+
+    Args:
+        table: the measured values.
+        model: the model.
+        task: what it predicts of them.
+        training: its training set, if that is known.
+    """
+
+    table: Measurements
+    model: Any
+    task: str
+    training: TrainingSet | None
+    _values: dict[str, float | None] = field(default_factory=dict)  # predicted, by SMILES
+    _learned: dict[str, bool] = field(default_factory=dict)
+
+    def about(self, before: str, after: str) -> Measured:
+        """Return what was measured for a change, and in how many pairs the model had it right.
+
+        Pairs of which the model learned both compounds do not count, nor those without a change.
+        """
+        measured = self.table.about(before, after)
+        if measured.exchange is None or not measured.changes:
+            return measured
+        known = self.table.values
+        pairs = [
+            (a, b)
+            for a, b in self.table.pairs_of(measured.exchange)
+            if known[a] != known[b] and not (self._is_learned(a) and self._is_learned(b))
+        ]
+        self._predict([smiles for pair in pairs for smiles in pair])
+        changes = [
+            (known[b] - known[a], end - start)
+            for a, b in pairs
+            if (start := self._values[a]) is not None and (end := self._values[b]) is not None
+        ]
+        right = sum(bool(np.sign(true) == np.sign(said)) for true, said in changes)
+        return replace(measured, judged=len(changes), right=right)
+
+    def _is_learned(self, smiles: str) -> bool:
+        if self.training is None:
+            return False
+        if smiles not in self._learned:
+            part = self.training.part(Chem.MolFromSmiles(smiles))
+            self._learned[smiles] = part == "training"
+        return self._learned[smiles]
+
+    def _predict(self, smiles: list[str]) -> None:
+        """Predict the molecules that were not predicted before."""
+        new = [each for each in dict.fromkeys(smiles) if each not in self._values]
+        predictions = predict(self.model, new, progress=False) if new else []
+        for each, prediction in zip(new, predictions, strict=True):
+            self._values[each] = None if prediction is None else prediction[self.task].value
+
+
+MeasuredTable: TypeAlias = Measurements | JudgedTable
+
+
+def judged_tables(
+    panel: ModelPanel, tables: Mapping[str, Measurements]
+) -> dict[str, MeasuredTable]:
+    """Return measured values by property, judging the models that predict a value of them."""
+    judged: dict[str, MeasuredTable] = dict(tables)
+    for each in panel.properties:
+        if each.name in tables and each.task.kind == "regression":
+            model = panel.models[each.place]
+            training = training_set_of(model)
+            judged[each.name] = JudgedTable(tables[each.name], model, each.task.name, training)
+    return judged
