@@ -35,8 +35,9 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
     scale = np.concatenate([np.full(len(shift), factor) for factor, shift in read])
     shift = np.concatenate([shift for _, shift in read])
     process, counts = chosen.process.process, chosen.process.carriers
+    is_exact = len(counts[0]) == len(train.smiles)
     model = KernelProcess(
-        ProcessConfig(tasks, len(counts[0]), standardise),
+        ProcessConfig(tasks, len(counts[0]), standardise, chosen.noise if is_exact else ()),
         CarriedCounts.of(counts),
         torch.from_numpy(process.weights * scale),
         torch.from_numpy(process.means * scale + shift),

@@ -121,12 +121,14 @@ class ChosenProcess:
         forests: two forests to compare with, by name.
         unseen: by task, what it predicts for each fold without it, before it is read (n, columns).
         similarity: of each molecule to the nearest one of the other folds (n,).
+        noise: by task, the noise.
     """
 
     process: ProcessSource
     forests: Mapping[str, ForestSource]
     unseen: tuple[FloatArray, ...]
     similarity: FloatArray
+    noise: tuple[float, ...]
 
 
 def choose_process(
@@ -150,7 +152,9 @@ def choose_process(
         process = fitter.fit_process("process", of_folds.noises)
         forests = {name: fitter.fit_forests(name) for name in MAX_FEATURES}
     unseen = tuple(of_folds.columns[k] for k in every)
-    return ChosenProcess(process, forests, unseen, nearest_of_other_folds(smiles, folds))
+    similarity = nearest_of_other_folds(smiles, folds)
+    noise = tuple(of_folds.noises[k] for k in every)
+    return ChosenProcess(process, forests, unseen, similarity, noise)
 
 
 @dataclass(frozen=True, eq=False)
