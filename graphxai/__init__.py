@@ -76,6 +76,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
     from graphxai.explanation.explanations import grid as grid
+    from graphxai.explanation.kernel_account import KernelAccount as KernelAccount
+    from graphxai.explanation.kernel_account import kernel_account as kernel_account
     from graphxai.explanation.labelled import Predictions as Predictions
     from graphxai.explanation.ledger import Ledger as Ledger
     from graphxai.explanation.pairs import Pairs as Pairs
@@ -91,8 +93,6 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings
     from graphxai.learning.settings import TableSettings as TableSettings
-    from graphxai.models.process import KernelAccount as KernelAccount
-    from graphxai.models.process import kernel_account as kernel_account
     from graphxai.rules.conservative import record as record
     from graphxai.tables.app import explore as explore
     from graphxai.tables.batches import ExplainBatch as ExplainBatch

@@ -29,6 +29,7 @@ from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.kernel_account import KernelAccount
 from graphxai.explanation.prediction import Prediction
 from graphxai.visualization.text import minus_signs
 
@@ -286,6 +287,27 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
         "trust": trust_facts(trust),
         "nearest": trust.nearest,
         "full": why,
+    }
+
+
+def account_facts(account: KernelAccount, count: int = 3) -> dict[str, Any]:
+    """Return the training molecules that speak most for a process's value and against it."""
+    both = account.strongest(count)
+    drawn = {place: account.shared_atoms(place) for place in (*both[0], *both[1])}
+    return {
+        "sentence": minus_signs(account.sentence),
+        "limit": max((abs(of).max() for _, of in drawn.values()), default=1.0) or 1.0,
+        "speaking": [
+            {
+                "smiles": (of := account.training[place]).smiles,
+                "measured": minus_signs(of.measured),
+                "similarity": rounded([of.similarity], 2)[0],
+                "share": minus_signs(f"{of.share:+.3g}"),
+                "draw": drawing(drawn[place][0]),
+                "r": rounded(drawn[place][1]),
+            }
+            for place in (*both[0], *both[1])
+        ],
     }
 
 

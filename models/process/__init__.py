@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # the list of public names
-    from .account import KernelAccount as KernelAccount
-    from .account import digest_of as digest_of
-    from .account import kernel_account as kernel_account
+    from .checkpoint import digest_of as digest_of
     from .checkpoint import load_process as load_process
     from .checkpoint import save_process as save_process
     from .inputs import ProcessBatch as ProcessBatch
@@ -16,6 +14,7 @@ if TYPE_CHECKING:  # the list of public names
     from .model import ProcessConfig as ProcessConfig
     from .sum import SummedModel as SummedModel
     from .sum import load_sum as load_sum
+    from .sum import mean_of as mean_of
     from .sum import save_sum as save_sum
     from .sum import with_counts as with_counts
 

@@ -5,6 +5,7 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess
         name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
     )
     return model.eval()
+
+
+def digest_of(smiles: tuple[str, ...]) -> str:
+    """Return the SHA-256 of training structures in their order."""
+    return hashlib.sha256("\n".join(smiles).encode()).hexdigest()
 
 
 def _carried(tensors: dict[str, Tensor], path: Path) -> CarriedCounts:

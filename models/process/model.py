@@ -20,10 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphxai.contract.inputs import Input
@@ -31,7 +34,7 @@ from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import NoAttentionError, Origin, ShownModel
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
-from graphxai.datasets.fingerprints import COUNTS, KINDS
+from graphxai.datasets.fingerprints import COUNTS, KINDS, similarity
 from graphxai.rules import conservative as rules
 
 from . import inputs
@@ -49,10 +52,13 @@ class ProcessConfig(TaskSet):
         carriers: the number of molecules that carry the process.
         standardise: how molecules are brought to their parents before they are read, see
             `datasets.molecules.molecule_to_data`.
+        noise: by task, the ratio of measurement variance to process variance that the weights are
+            for, if all training molecules carry the process; else ().
     """
 
     carriers: int = 0
     standardise: Standardisation = AS_DRAWN
+    noise: tuple[float, ...] = ()
     reads = "molecules"
     reads_molecules = True
     level = "graph"
@@ -64,6 +70,9 @@ class ProcessConfig(TaskSet):
             raise ValueError("a process needs at least one task, and each needs its own name.")
         if type(self.carriers) is not int or self.carriers < 1:
             raise ValueError(f"carriers must be at least 1, not {self.carriers!r}.")
+        object.__setattr__(self, "noise", tuple(map(float, self.noise)))
+        if len(self.noise) not in (0, len(tasks)) or not all(n > 0 for n in self.noise):
+            raise ValueError(f"noise must be a positive number for each task, not {self.noise}.")
         if self.standardise not in get_args(Standardisation):
             ways = ", ".join(map(repr, get_args(Standardisation)))
             raise ValueError(f"standardise must be one of {ways}, not {self.standardise!r}.")
@@ -174,6 +183,11 @@ class KernelProcess(ShownModel, nn.Module):
         for name, value in derived.items():
             self.register_buffer(name, value, persistent=False)
 
+    @property
+    def carried(self) -> CarriedCounts:
+        """The counts of the molecules that carry the process."""
+        return CarriedCounts(self.starts, self.columns, self.counts)
+
     # -- inputs --------------------------------------------------------------------------------
 
     def prepare(self, value: Any) -> Input:
@@ -282,6 +296,51 @@ class KernelProcess(ShownModel, nn.Module):
             shared = level.T @ reaches
             either = x.sum(0)[:, None] + totals - shared
             yield KernelPart(shared, either.clamp(min=1), level, reaches)  # 1 if neither has any
+
+    @cached_property
+    def carried_kernel(self) -> NDArray[np.float32]:
+        """The similarity of the carriers to each other (m, m)."""
+        dense = np.zeros((self.config.carriers, KINDS, COUNTS), np.uint16)
+        rows = np.repeat(np.arange(len(dense)), self.starts.diff().numpy())
+        columns = self.columns.long().numpy()
+        dense[rows, columns // COUNTS, columns % COUNTS] = self.counts.numpy()
+        kinds = tuple(dense[:, kind] for kind in range(KINDS))
+        return similarity(kinds, kinds)
+
+    def by_measurement(self, similarities: Tensor, column: int) -> Tensor:
+        """Return what each measurement adds to the output of a molecule (m,).
+
+        The posterior mean is a weighted sum of measured values, too: with the similarities k and
+        the noise s, the weights are $(K + s)^{-1} k$ (Rasmussen 2006, eq. 2.27), and the centred
+        values are $(K + s) a$. Without a known noise it is the sum over weights a times
+        similarities, in which near-duplicates cancel each other.
+
+        Args:
+            similarities: to the carriers (m,).
+            column: the output.
+        """
+        weights = self.weights[:, column].detach()
+        if not self.config.noise:
+            return weights * similarities
+        measured, factor = self._factor_of(column)
+        shares = torch.zeros_like(weights)
+        wanted = similarities[measured, None].to(factor)
+        count_for = torch.cholesky_solve(wanted, factor)[:, 0]
+        shares[measured] = (count_for * (factor @ (factor.T @ weights[measured].to(factor)))).to(
+            shares
+        )
+        return shares
+
+    def _factor_of(self, column: int) -> tuple[Tensor, Tensor]:
+        """Return the carriers measured for an output (n,), and the factor of K + s (n, n)."""
+        if column not in (known := vars(self).setdefault("_factors", {})):
+            columns = enumerate(self.config.columns)
+            place = next(k for k, task in columns if task.start <= column < task.stop)
+            measured = self.weights[:, column].nonzero()[:, 0]
+            kernel = torch.from_numpy(self.carried_kernel)[measured][:, measured].double()
+            kernel.diagonal().add_(self.config.noise[place])
+            known[column] = measured, torch.linalg.cholesky(kernel)
+        return known[column]
 
     def level_rows(self, counts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Return for each level that counts (P, K) and carriers reach its count, and t - 1."""

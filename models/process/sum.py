@@ -127,6 +127,11 @@ class SummedModel(ShownModel, nn.Module):
             except InputError as error:
                 yield error
 
+    def encoded(self, graphs: Sequence[Any]) -> list[Any]:
+        """Return the graphs of molecules as both models read them."""
+        read = [inputs.read_again(graph.smiles) for graph in graphs]
+        return [self.prepare(mol).graph for mol in read]
+
     def collate(self, graphs: Sequence[Any], pad_to: int | None = None) -> SumBatch:
         """Collate encoded molecules for both models."""
         counted = inputs.collate([graph.get(COUNTED) for graph in graphs], pad_to)
@@ -174,6 +179,12 @@ class SummedModel(ShownModel, nn.Module):
         return dict(zip(self.feature_names, features.sum(0, dtype="float64").tolist(), strict=True))
 
 
+def mean_of(base: Any, process: KernelProcess) -> SummedModel:
+    """Return the mean of a model and a process with the same tasks: half of each."""
+    half = [parameter.detach() / 2 for parameter in (process.weights, process.means)]
+    return SummedModel(base, KernelProcess(process.config, process.carried, *half).eval(), 0.5)
+
+
 def with_counts(item: Input) -> Input:
     """Return an encoded molecule with the counts of its structures, on the atoms it has.
 
@@ -206,7 +217,7 @@ def save_sum(
     Args:
         model: the model.
         folder: the folder.
-        base: the name or path of the base, as `graphxai.load` takes it.
+        base: the name or path of the base, as `graphxai.load` takes it, or its place in the folder.
         card: the model card (Markdown).
         metadata: JSON values.
     """
@@ -240,7 +251,8 @@ def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
     if not is_named or not isinstance(factor, float) or not 0 <= factor < 10:
         raise CheckpointError(f"{place}: 'base' or 'factor' does not say what is added.")
     path = str(of_base["path"])
-    base = load(path)
+    inside = folder / path  # a mean has its network in its folder
+    base = load(str(inside) if inside.is_dir() else path)
     if weights_hash(base) != of_base["sha256"]:
         raise CheckpointError(
             f"{place}: {path} has other weights than when this model was made from it: adapt it"

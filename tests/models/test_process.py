@@ -15,12 +15,17 @@ from graphxai.contract.checkpoint_files import CheckpointError
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import NoAttentionError
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import COUNTS, KINDS, structure_counts, structure_occurrences
+from graphxai.datasets.fingerprints import (
+    COUNTS,
+    KINDS,
+    similarity,
+    structure_counts,
+    structure_occurrences,
+)
 from graphxai.evaluation.testing import check_all
 from graphxai.models.process import (
     KernelProcess,
     ProcessConfig,
-    kernel_account,
     load_process,
     save_process,
 )
@@ -225,7 +230,7 @@ def test_an_rdkit_molecule_in_another_order_gets_the_same_shares(model):
 
 def test_the_account_sums_to_the_output_by_training_molecule_and_by_structure(model):
     smiles = "CC(=O)Nc1ccc(O)cc1"
-    account, explained = kernel_account(model, smiles), gx.explain(model, smiles)
+    account, explained = gx.kernel_account(model, smiles), gx.explain(model, smiles)
     assert account.output == pytest.approx(explained.prediction.value, abs=1e-12)
     assert account.mean == pytest.approx(explained.without_nodes, abs=1e-12)
     for shares in (account.training, account.structures):
@@ -243,11 +248,47 @@ def test_the_account_sums_to_the_output_by_training_molecule_and_by_structure(mo
     assert list(account.by_structure().columns) == ["kind", "atoms", "share"]
     assert account.training[0].smiles in repr(account)
     assert len(repr(account)) < 400  # not all of its shares
+    assert account.relevance == pytest.approx(explained.relevance, abs=1e-6)
+
+
+def test_the_share_of_a_measurement_is_its_weight_times_its_distance_from_the_mean():
+    """By equation 2.27 of Rasmussen 2006, with the noise that the weights were fitted for."""
+    noise, counts = 0.3, structure_counts(TRAINING)
+    kernel = similarity(counts, counts).astype(float)
+    y = np.array([Crippen.MolLogP(Chem.MolFromSmiles(smiles)) for smiles in TRAINING])
+    y[3] = np.nan  # was not measured
+    known = ~np.isnan(y)
+    inverse = np.linalg.inv(kernel[known][:, known] + noise * np.eye(known.sum()))
+    centred = y[known] - y[known].mean()
+    weights = np.zeros((len(y), 1))
+    weights[known, 0] = inverse @ centred
+    config = ProcessConfig((Task("logP", "regression", scale=2.0),), len(TRAINING), noise=(noise,))
+    numbers = torch.from_numpy(weights), torch.tensor([y[known].mean()])
+    model = KernelProcess(config, CarriedCounts.of(counts), *numbers).eval()
+    np.testing.assert_array_equal(model.carried_kernel, similarity(counts, counts))
+    near = torch.from_numpy(similarity(structure_counts([NEW[0]]), counts)[0].astype(float))
+    expected = np.zeros(len(y))
+    expected[known] = (inverse @ near.numpy()[known]) * centred
+    assert model.by_measurement(near, 0).numpy() == pytest.approx(expected, abs=1e-9)
+    account = gx.kernel_account(model, NEW[0])
+    shares = sorted((each.share for each in account.training), key=abs)
+    assert shares == pytest.approx(sorted(2 * expected, key=abs), abs=1e-5)
+    assert account.mean + sum(shares) == pytest.approx(account.output, abs=1e-6)
+
+
+@pytest.mark.parametrize("noise", [(), (0.1, 0.2), (-1.0,)])
+def test_noise_is_positive_and_known_for_all_tasks_or_none(noise):
+    tasks = (Task("logP", "regression"),)
+    if not noise:
+        assert ProcessConfig(tasks, 3, noise=noise).noise == ()
+        return
+    with pytest.raises(ValueError, match="noise must be a positive number for each task"):
+        ProcessConfig(tasks, 3, noise=noise)
 
 
 def test_an_account_needs_a_process():
     with pytest.raises(TypeError, match="needs a process, not Graphormer"):
-        kernel_account(gx.load("bace"), "CCO")
+        gx.kernel_account(gx.load("bace"), "CCO")
 
 
 # -- checkpoints -----------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from graphxai.models.process import (
     KernelProcess,
     ProcessConfig,
     SummedModel,
+    digest_of,
     save_sum,
     with_counts,
 )
@@ -130,6 +131,9 @@ def adapt(
     others = [] if trained is None else [each for each in trained.given if each not in known]
     lines = [[smiles, *_cells(y)] for smiles, y in zip(measured.smiles, measured.y, strict=True)]
     lines += [[smiles, *("" for _ in tasks)] for smiles in others]
+    every = (*measured.smiles, *others)
+    rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
+    facts["carriers"] = {"sha256": digest_of(every), "rows": rows_of_carriers}
     facts |= {"adapted": named, "left_out": measured.left_out}
     facts["summary"] = "; ".join(facts["words"])
     folder = save_sum(summed, Path(out), named, card=_card(named, facts), metadata=facts)
@@ -257,7 +261,9 @@ def _fitted(
     if factor < 1:
         words.append(f"the model's outputs count {factor:g} times, which fits these molecules best")
     numbers = torch.from_numpy(weights), torch.from_numpy(means)
-    shape = ProcessConfig(tuple(tasks), len(carriers))
+    is_exact = len(carriers) == len(counts[0])
+    noise = (NOISE,) * len(tasks) if is_exact else ()
+    shape = ProcessConfig(tuple(tasks), len(carriers), noise=noise)
     process_of_all = KernelProcess(shape, CarriedCounts.of(carried), *numbers).eval()
     summed = SummedModel(base, process_of_all, factor)
     summed.conformal = conformal

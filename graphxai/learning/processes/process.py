@@ -37,7 +37,9 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
     scale = np.concatenate([np.full(len(shift), factor) for factor, shift in read])
     shift = np.concatenate([shift for _, shift in read])
     process, counts = chosen.process.process, chosen.process.carriers
-    config = ProcessConfig(tasks, len(counts[0]), standardise)
+    is_exact = len(counts[0]) == len(train.smiles)
+    noise = chosen.noise if is_exact else ()
+    config = ProcessConfig(tasks, len(counts[0]), standardise, noise)
     carried = CarriedCounts.of(counts)
 
     def model_of(weights: FloatArray, means: FloatArray) -> KernelProcess:

@@ -122,6 +122,7 @@ class ChosenProcess:
         unseen: by task, what it predicts for each fold without it, before it is read (n, columns).
         similarity: of each molecule to the nearest one of the other folds (n,).
         of_folds: the weights (m, columns) and means (columns,) of the process without each fold.
+        noise: by task, the noise.
     """
 
     process: ProcessSource
@@ -129,6 +130,7 @@ class ChosenProcess:
     unseen: tuple[FloatArray, ...]
     similarity: FloatArray
     of_folds: tuple[tuple[FloatArray, FloatArray], ...]
+    noise: tuple[float, ...]
 
 
 def choose_process(
@@ -159,7 +161,9 @@ def choose_process(
         )
         for fold in range(len(folds))
     )
-    return ChosenProcess(process, forests, unseen, nearest_of_other_folds(smiles, folds), without)
+    similarity = nearest_of_other_folds(smiles, folds)
+    noise = tuple(of_folds.noises[k] for k in every)
+    return ChosenProcess(process, forests, unseen, similarity, without, noise)
 
 
 @dataclass(frozen=True, eq=False)

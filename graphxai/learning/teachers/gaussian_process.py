@@ -16,41 +16,17 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.datasets.fingerprints import Counts as Counts
+from graphxai.datasets.fingerprints import Kernel as Kernel
+from graphxai.datasets.fingerprints import similarity as similarity
+from graphxai.datasets.fingerprints import tanimoto as tanimoto
 
 FloatArray = NDArray[np.float64]
 Positions = NDArray[np.intp]
-Kernel = NDArray[np.float32]
-Counts = tuple[NDArray[np.uint16], ...]
 NOISE = 0.05  # ratio of measurement variance to process variance
 EXACT = 10_000  # molecules; the matrix for that many, and its factor, take 1.2 GB
 CARRIERS = 2_000  # molecules that carry a process on more than that
 JITTER = 1e-4  # keeps the carriers' matrix positive definite if two have the same fingerprint
-
-
-def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
-    """Return the similarity (n, m) of counts a (n, bits) and b (m, bits).
-
-    This is the min-max kernel of Ralaivola 2005, the sum of minima over the sum of maxima. For bits
-    it is the Tanimoto coefficient.
-    """
-    # Eight-bit counts, where they fit, are compared four times as fast as floats.
-    kind = np.uint8 if max(a.max(initial=0), b.max(initial=0)) < 256 else np.uint16
-    columns, sizes = np.ascontiguousarray(b.T.astype(kind)), b.sum(1, dtype=np.int64)
-    kernel = np.empty((len(a), len(b)), dtype=np.float32)
-    for row, similarities in zip(a, kernel, strict=True):
-        present = np.flatnonzero(row)
-        counts = row[present].astype(kind)
-        shared = np.minimum(columns[present], counts[:, None]).sum(0, dtype=np.int64)  # (m,)
-        similarities[:] = shared / np.maximum(counts.sum(dtype=np.int64) + sizes - shared, 1)
-    return kernel
-
-
-def similarity(a: Counts, b: Counts) -> Kernel:
-    """Return the mean similarity (n, m) of molecules with counts a and b."""
-    total = tanimoto(a[0], b[0])
-    for counts_a, counts_b in zip(a[1:], b[1:], strict=True):
-        total += tanimoto(counts_a, counts_b)
-    return total / np.float32(len(a))
 
 
 def carriers_of(n: int, seed: int = 0) -> Positions:

@@ -109,7 +109,7 @@ function openMolecule(place) {
     element("div", { class: "body" },
       element("div", {}, ...largePicture(molecule), fragmentTable(molecule)),
       element("div", {}, predictions(molecule), propertyTable(molecule), trustPanel(molecule), ledger(molecule)),
-      element("div", { class: "wide" }, viewsOf(molecule), changes(molecule, place), methods(molecule))));
+      element("div", { class: "wide" }, viewsOf(molecule), account(molecule), changes(molecule, place), methods(molecule))));
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
   dialog.querySelector("svg.large").focus({ preventScroll: true });
@@ -242,6 +242,18 @@ function changes(molecule, place) {
     element("p", { class: "note" }, molecule.changes.summary, drawn.length
       ? " The colours are those of the large picture. These are answers of the model, not measurements." : ""),
     element("div", { class: "methods" }, ...drawn));
+}
+
+/* The measured molecules that a process's value comes from. */
+function account(molecule) {
+  if (!molecule.account?.speaking.length) return "";
+  const { sentence, limit, speaking } = molecule.account;
+  return element("div", { class: "block" }, element("h3", {}, "Which measurements speak for it, and against it?"),
+    element("p", { class: "note" }, `${sentence}. Training molecules are coloured where they resemble this one; the colours of each sum to its share.`),
+    element("div", { class: "methods" }, ...speaking.map((other) => element("figure", {},
+      dialogPicture({ picture: other.draw, relevance: other.r, limit }, { "aria-label": other.smiles }),
+      element("figcaption", {}, element("strong", {}, `measured ${other.measured || "–"}`), ` \u00b7 share ${other.share} \u00b7 similarity ${other.similarity}`,
+        element("p", { class: "smiles" }, other.smiles))))));
 }
 
 function methods(molecule) {

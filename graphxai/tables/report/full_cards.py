@@ -19,11 +19,14 @@ from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.kernel_account import kernel_account
 from graphxai.explanation.prediction import Prediction
+from graphxai.models.process import KernelProcess
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem
 from graphxai.tables.card import (
+    account_facts,
     change_facts,
     explained_rows,
     full_card,
@@ -42,6 +45,7 @@ from .cards import Cards, MoleculeCard, results_of
 from .molecules import ReportRow
 from .properties import CardSettings
 
+MOST_ACCOUNTED = 3_000  # carriers of a process, whose kernel then takes a few seconds
 MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
 
 
@@ -148,6 +152,10 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
     for place, why, _, explanation in chosen:
         others = {name: made[place] for name, made in compared.items() if place in made}
         contents[place] = full_card(others, trusted[place], why)
+        process = getattr(model, "process", model)
+        if isinstance(process, KernelProcess) and process.config.carriers <= MOST_ACCOUNTED:
+            account = kernel_account(model, explanation.atoms(), target=explanation.wanted)
+            contents[place]["account"] = account_facts(account)
         if settings.counterfactuals:
             contents[place]["changes"] = _changes(settings, explanation)
         trust = trusted[place]  # its nearest training compound and tautomers are drawn beside it

@@ -1,0 +1,335 @@
+"""Read the value of one molecule as a sum over training molecules, and over structures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphxai.contract.model import evaluating
+from graphxai.contract.target import Target
+from graphxai.datasets.fingerprints import COUNTS, KINDS, STRUCTURES, structure_occurrences
+from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.training_set import FILE, training_set_of
+from graphxai.models.process import KernelProcess, digest_of
+from graphxai.models.process.inputs import read_again
+from graphxai.models.process.sum import COUNTED
+from graphxai.visualization import Scale, grid_svg, molecule_svg
+
+from .result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FloatArray = NDArray[np.float64]
+ATOMS = 2  # the fewest atoms of a structure that is drawn by itself
+PANEL = {"width": 215.0, "height": 190.0, "color_bar": False}
+
+
+class TrainingShare(NamedTuple):
+    """What one training molecule says.
+
+    Args:
+        smiles: the molecule, "" if structures are not stored.
+        measured: what was measured, as in the file of training molecules.
+        similarity: its similarity, the mean over the kinds of counts.
+        share: its part of the output.
+    """
+
+    smiles: str
+    measured: str
+    similarity: float
+    share: float
+
+
+class Structure(NamedTuple):
+    """What a counted structure says: its kind, the atoms of each occurrence, and its share."""
+
+    kind: str
+    atoms: tuple[tuple[int, ...], ...]
+    share: float
+
+
+class Common(NamedTuple):
+    """The counts of a molecule, and what each training molecule gives for a count in common.
+
+    Args:
+        columns: the columns of the counts (P,).
+        counts: the counts (P,).
+        worth: by kind, what a count in common adds to the share of each molecule (5, m), in the
+            order of the shares.
+    """
+
+    columns: NDArray[np.int64]
+    counts: FloatArray
+    worth: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class KernelAccount(Result):
+    """The output f_c of a molecule as a sum, in the units of an explanation.
+
+    Args:
+        output: f_c.
+        mean: f_c of a molecule that resembles no training molecule.
+        training: the shares of the training molecules, the largest first. With the mean, and with
+            the model beside a process, they sum to the output. There are none if their structures
+            were not stored.
+        structures: the shares of the counted structures, the largest first. So do these.
+        beside: what the other model of a sum says, see `SummedModel`.
+        subject: the words for f_c.
+        molecule: the molecule as an RDKit molecule.
+        common: what the molecule has in common with the training molecules.
+    """
+
+    output: float
+    mean: float
+    training: tuple[TrainingShare, ...]
+    structures: tuple[Structure, ...]
+    beside: float = 0.0
+    subject: str = "output"
+    molecule: Any = field(default=None, repr=False)
+    common: Common | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
+        return (
+            f"KernelAccount({self.sentence} from {len(self.structures)} structures"
+            + (f", or {len(self.training)} training molecules, most from {first}" * bool(first))
+            + ")"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The sum in words."""
+        beside = f" {self.beside:+.4g} from the other model" if self.beside else ""
+        gain = self.output - self.mean - self.beside
+        return f"{self.subject} {self.output:.4g} = mean {self.mean:.4g}{beside} {gain:+.4g}"
+
+    def by_training_molecule(self) -> pd.DataFrame:
+        """Return the shares of the training molecules as a table.
+
+        Raises:
+            ValueError: the process was trained with `without_structures`.
+        """
+        import pandas as pd
+
+        if not self.training:
+            raise ValueError(
+                "there is no account by training molecule: its training structures were not stored"
+                " (--without-structures)."
+            )
+
+        return pd.DataFrame(self.training, columns=list(TrainingShare._fields))
+
+    def by_structure(self) -> pd.DataFrame:
+        """Return the shares of the counted structures as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.structures, columns=list(Structure._fields))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the shares of the training molecules, or of the structures without these."""
+        return self.by_training_molecule() if self.training else self.by_structure()
+
+    @property
+    def relevance(self) -> FloatArray:
+        """The shares of the structures on the atoms that they cover, (N,), as `kernel` has them."""
+        return self._on_atoms((each.atoms, each.share) for each in self.structures)
+
+    def strongest(self, count: int = 5) -> tuple[list[int], list[int]]:
+        """Return the places of the training molecules that speak most for f_c, and against it."""
+        named = [(k, each.share) for k, each in enumerate(self.training) if each.smiles]
+        speaking = [k for k, share in named if share > 0], [k for k, share in named if share < 0]
+        return speaking[0][:count], speaking[1][:count]
+
+    def shared_atoms(self, place: int) -> tuple[Any, FloatArray]:
+        """Return a training molecule, and its share on its atoms (N,) that this one has as well.
+
+        Args:
+            place: its place in `training`.
+
+        Raises:
+            ValueError: its structure was not stored.
+        """
+        if self.common is None or not self.training[place].smiles:
+            raise ValueError("the structures of the training molecules were not stored.")
+        mol = read_again(self.training[place].smiles)
+        columns, sizes, atoms = structure_occurrences(mol)
+        counts = np.zeros(COUNTS * KINDS)
+        counts[self.common.columns] = self.common.counts
+        of_other = np.bincount(columns, minlength=len(counts))[columns]
+        shared = np.minimum(counts[columns], of_other) / of_other  # of each occurrence
+        shared *= self.common.worth[columns // COUNTS, place] / sizes
+        relevance = np.bincount(atoms, np.repeat(shared, sizes), mol.GetNumAtoms())
+        return mol, np.asarray(relevance, np.float64)
+
+    def parts(self, count: int = 3) -> list[Structure]:
+        """Return the strongest structures of more than one atom, and at most half of all.
+
+        Those of all kinds that cover the same atoms are added up. Of two that share most of their
+        atoms, the stronger one stands for both.
+        """
+        atoms, total = self.molecule.GetNumAtoms(), dict[frozenset[frozenset[int]], float]()
+        for each in self.structures:
+            covered = frozenset(map(frozenset, each.atoms))
+            total[covered] = total.get(covered, 0.0) + each.share
+        whole = [
+            Structure("", (tuple(sorted(place)),), share)
+            for (place, *more), share in ((tuple(covered), s) for covered, s in total.items())
+            if not more and ATOMS <= len(place) <= atoms / 2
+        ]
+        kept: list[Structure] = []
+        for part in sorted(whole, key=lambda each: -abs(each.share)):
+            here = set(part.atoms[0])
+            if all(len(here & {*k.atoms[0]}) <= len(here | {*k.atoms[0]}) / 2 for k in kept):
+                kept.append(part)
+        return kept[:count]
+
+    def svg(self, *, count: int = 5, structures: int = 4, **options: Any) -> str:
+        """Draw the molecule, its strongest structures, and what speaks for and against its value.
+
+        Training molecules are coloured where they have structures in common with the molecule. The
+        colours of each of them sum to its share.
+
+        Args:
+            count: how many training molecules speak for it, and how many against it.
+            structures: how many structures are drawn.
+            options: options of `molecule_svg` for all molecules.
+        """
+        picture: dict[str, Any] = PANEL | options
+        relevance = self.relevance
+        panels: list[Any] = [("all structures", self.molecule, relevance, ())]
+        for part in self.parts(structures):
+            outlined = sorted({atom for place in part.atoms for atom in place})
+            on_atoms = self._on_atoms([part[1:]])
+            panels.append((f"one part {part.share:+.3f}", self.molecule, on_atoms, outlined))
+        scale = Scale.fit(relevance)
+        drawn = [
+            molecule_svg(mol, of, title=title, outlined=outlined, **({"scale": scale} | picture))
+            for title, mol, of, outlined in panels
+        ]
+        rows = [grid_svg(drawn, len(drawn), self.sentence, scale=scale, values=relevance)]
+        both = self.strongest(count)
+        atoms = {place: self.shared_atoms(place) for place in (*both[0], *both[1])}
+        if atoms:
+            scale = Scale.fit(*(of for _, of in atoms.values()))
+        words = "training molecules that speak most"
+        for places, ends in zip(both, (f"{words} for it", f"{words} against it"), strict=True):
+            if not places:
+                continue
+            about = [self.training[place] for place in places]
+            drawn = [
+                molecule_svg(
+                    atoms[place][0],
+                    atoms[place][1],
+                    title=f"measured {each.measured or '–'}",
+                    subtitle=f"share {each.share:+.3f}, similarity {each.similarity:.2f}",
+                    **({"scale": scale} | picture),
+                )
+                for place, each in zip(places, about, strict=True)
+            ]
+            rows.append(grid_svg(drawn, count, f"The {len(places)} {ends}"))
+        return grid_svg(rows, 1)
+
+    def _on_atoms(self, shares: Iterable[tuple[Any, float]]) -> FloatArray:
+        """Deal the share of each structure to its occurrences, and those to their atoms (N,)."""
+        relevance = np.zeros(self.molecule.GetNumAtoms())
+        for places, share in shares:
+            for atoms in places:
+                np.add.at(relevance, list(atoms), share / len(places) / len(atoms))
+        return relevance
+
+
+@torch.no_grad()
+def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAccount:
+    """Read the value that a process gives one molecule as two sums.
+
+    Args:
+        model: a process, or a model and a process whose outputs are added.
+        molecule: a SMILES or an RDKit molecule.
+        target: the output, see `Target`.
+
+    Raises:
+        TypeError: the model is another one.
+        ValueError: the molecule cannot be used, or the model does not have the target.
+    """
+    process = getattr(model, "process", model)
+    if not isinstance(process, KernelProcess):
+        raise TypeError(f"a kernel account needs a process, not {type(model).__name__}.")
+    item = model.prepare(molecule)
+    graph = item.graph if process is model else item.graph.get(COUNTED)
+    batch = process.collate([graph]).to(process.means.device)
+    with evaluating(model):
+        outputs = model(model.collate([item.graph]).to(process.means.device))
+        resolved = Target.of(target).resolve(model.config, outputs)
+        weights = process.weights @ resolved.weights[0].to(process.weights)  # (m,)
+        counts = batch.counts(process.embed(batch)[:, 1:, 0], None)
+        parts = list(process.parts(counts, batch.columns))
+        of_levels = [
+            part.levels[:, 0] * (part.reached @ (weights / part.either[0])) / KINDS
+            for part in parts
+        ]
+        row, _ = process.level_rows(counts, batch.columns)
+        of_process = resolved(process(batch).to(outputs))
+    shares_of_structures = torch.zeros_like(counts[:, 0]).index_add_(0, row, torch.cat(of_levels))
+    either = torch.stack([part.either[0] for part in parts])  # (5, m)
+    similarity = (torch.stack([part.shared[0] for part in parts]) / either).mean(0)
+    named = _training_of(model, process, Target.of(target))
+    chosen = resolved.weights[0].to(weights)
+    shares = torch.zeros_like(weights)
+    for k in chosen.nonzero()[:, 0].tolist() if named else ():
+        shares += chosen[k] * process.by_measurement(similarity, k)
+    order = shares.abs().argsort(descending=True)[: len(named)].tolist()
+    occurrences = dict[int, list[tuple[int, ...]]]()
+    covered = graph.count_atoms.split(graph.count_sizes.tolist())
+    for column, atoms in zip(graph.count_columns.tolist(), covered, strict=True):
+        occurrences.setdefault(column, []).append(tuple(atoms.tolist()))
+    structures = [
+        Structure(STRUCTURES[column // COUNTS], tuple(occurrences[column]), share)
+        for column, share in zip(occurrences, shares_of_structures.tolist(), strict=True)
+        if share
+    ]
+    return KernelAccount(
+        output=float(resolved(outputs)[0]),
+        mean=float(resolved(process.means[None].to(outputs))[0]),
+        training=tuple(
+            TrainingShare(named[j][0], named[j][1], float(similarity[j]), float(shares[j]))
+            for j in order
+        ),
+        structures=tuple(sorted(structures, key=lambda each: -abs(each.share))),
+        beside=float((resolved(outputs) - of_process)[0]),
+        subject=resolved.labels[0],
+        molecule=item.molecule or item.read or read_again(item.smiles or ""),
+        common=Common(
+            batch.columns.numpy(),
+            counts[:, 0].numpy(),
+            (shares / similarity.clamp(min=1e-9) / either / KINDS)[:, order].numpy(),
+        ),
+    )
+
+
+def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tuple[str, str]]:
+    """Return the SMILES and the measured value of each molecule that carries a process, as text.
+
+    Both are "" if another list is stored. The list is empty if structures were not stored.
+    """
+    metadata, carriers = model.origin.metadata, process.config.carriers
+    if metadata.get("without_structures"):
+        return []
+    stored: dict[str, Any] = metadata.get("carriers", {})
+    training, rows = training_set_of(model), stored.get("rows")
+    known = training is not None and isinstance(rows, list) and len(rows) == carriers
+    if not known or training is None or digest_of(training.given) != stored.get("sha256"):
+        return [("", "")] * carriers
+    opened = open_table(Path(model.origin.folder) / FILE, "smiles")
+    task = target.tasks_in(model.config)[0].name
+    column = opened.source_of(task)
+    cells = [record.cells for record in opened.records(["smiles", *([column] if column else [])])]
+    measured = {row["smiles"]: row[column] if column else "" for row in cells}
+    return [(training.given[row], measured[training.given[row]]) for row in rows or ()]
