@@ -38,7 +38,8 @@ from graphxai.runtime.writing import folder_at, json_text, write_whole
 from .model import COLUMNS, CarriedCounts, KernelProcess, ProcessConfig
 
 MOST_LEVELS = 10**8  # counts of all carriers together: 10,000 molecules have some 10 million
-INTEGERS = {"starts": torch.int64, "columns": torch.int32, "counts": torch.int32}
+INTEGERS = ("starts", "columns", "counts")
+SIZES = (torch.uint8, torch.int16, torch.int32, torch.int64)  # in which they are stored
 
 
 def save_process(
@@ -47,6 +48,8 @@ def save_process(
     """Write model, metadata (JSON values), model card (Markdown) and conformal scores."""
     folder = folder_at(folder)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    for key in INTEGERS:
+        tensors[key] = _smallest(tensors[key])
     write_whole(folder / WEIGHTS, save(tensors, metadata={"format": PROCESS}))
     save_conformal(model.conformal, folder, weights_digest(folder))
     content = {"format": PROCESS, "model": model.config.to_dict(), "metadata": metadata or {}}
@@ -100,16 +103,22 @@ def digest_of(smiles: tuple[str, ...]) -> str:
     return hashlib.sha256("\n".join(smiles).encode()).hexdigest()
 
 
+def _smallest(counts: Tensor) -> Tensor:
+    """Return counts in the smallest type that holds them, a third of the file as they are."""
+    largest = int(counts.max()) if len(counts) else 0
+    return counts.to(next(kind for kind in SIZES if largest <= torch.iinfo(kind).max))
+
+
 def _carried(tensors: dict[str, Tensor], path: Path) -> CarriedCounts:
     """Return the stored counts, or raise a CheckpointError if they are not those of molecules."""
-    for key, kind in INTEGERS.items():
-        if tensors[key].dtype != kind or tensors[key].dim() != 1:
-            raise CheckpointError(f"{path}: key {key!r} does not hold a row of {kind}.")
-    starts, columns, counts = (tensors[key] for key in INTEGERS)
+    for key in INTEGERS:
+        if tensors[key].dtype not in SIZES or tensors[key].dim() != 1:
+            raise CheckpointError(f"{path}: key {key!r} does not hold a row of integers.")
+    starts, columns, counts = (tensors[key].long() for key in INTEGERS)
     problems = {
         "starts": starts[0] != 0 or starts[-1] != len(columns) or bool((starts.diff() < 0).any()),
         "columns": bool(((columns < 0) | (columns >= COLUMNS)).any()),
-        "counts": bool((counts < 1).any()) or int(counts.long().sum()) > MOST_LEVELS,
+        "counts": bool((counts < 1).any()) or int(counts.sum()) > MOST_LEVELS,
     }
     if not any(problems.values()):
         rows = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())
@@ -117,4 +126,4 @@ def _carried(tensors: dict[str, Tensor], path: Path) -> CarriedCounts:
     for key, is_wrong in problems.items():
         if is_wrong:
             raise CheckpointError(f"{path}: key {key!r} does not hold counts of molecules.")
-    return CarriedCounts(starts, columns, counts)
+    return CarriedCounts(starts, columns.to(torch.int32), counts.to(torch.int32))
