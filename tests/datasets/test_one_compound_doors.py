@@ -36,6 +36,7 @@ DECIDES = re.compile(
 PLACES = {
     "datasets/canonical_form.py": "the form",
     "datasets/features.py": "the features of the form",
+    "datasets/isomers.py": "which configurations the mean is over",
     "datasets/molecule_reading.py": "what published models read as drawn",
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/tautomer_form.py": "which protons of the form move",
@@ -60,6 +61,7 @@ WRITTEN = "SMILES that a reading before has written"
 READERS = {
     "datasets/canonical_form.py": "the form's own SMILES",
     "datasets/features.py": "the form's own SMILES",
+    "datasets/isomers.py": "rows of a table, to count those with several passes",
     "datasets/ionisation.py": "the user's, whose charges are told as they are drawn",
     "datasets/molecule_reading.py": DOOR,
     "datasets/tables/collections.py": DOOR,
