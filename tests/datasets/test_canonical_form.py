@@ -12,7 +12,7 @@ from rdkit.Chem import EnumerateStereoisomers
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
-from ways import WAYS, coming_perception
+from ways import WAYS, coming_perception, in_own_files
 
 import graphxai as gx
 from graphxai.cli.arguments import show_table
@@ -26,6 +26,7 @@ from graphxai.tables.batches import PredictBatch
 from graphxai.tables.drawing import drawing
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.visualization.molecule import structure
+from one_compound import MODELS
 from one_compound import test_part as held_out_for_test
 
 
@@ -74,6 +75,25 @@ def test_every_way_of_handing_over_a_compound_has_one_answer(way, compounds):
     assert len(used) >= len(compounds) / 4
     result = predictions(model, [given[k] for k in used])
     np.testing.assert_allclose(result, expected[used], atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def handed_over(compounds) -> list[tuple[int, str | Chem.Mol]]:
+    """Return three compounds in every way, each with its number."""
+    mols = compounds[:3]
+    given = [(k, way(Chem.Mol(mol))) for way in WAYS.values() for k, mol in enumerate(mols)]
+    texts = [Chem.MolToSmiles(mol) for mol in mols]
+    own = [pair for _, in_file in in_own_files(texts) for pair in in_file.items()]
+    assert len(WAYS) + len(own) // len(mols) >= 22
+    return [pair for pair in [*enumerate(texts), *given, *own] if pair[1] is not None]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_bundled_model_has_one_answer_for_all_ways(name, handed_over):
+    """The benchmark `ways.py` does this with 500 compounds."""
+    answers = predictions(gx.load(name), [given for _, given in handed_over])
+    expected = answers[[k for k, _ in handed_over]]  # the plain SMILES come first
+    np.testing.assert_allclose(answers, expected, atol=1e-4)
 
 
 def test_the_mode_of_perception_changes_nothing_and_stays_as_it_was(compounds):
