@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from rdkit import Chem, rdBase
@@ -17,12 +16,10 @@ from rdkit import Chem, rdBase
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
-from ways import WAYS, coming_perception  # noqa: E402
+from ways import WAYS, coming_perception, in_own_files  # noqa: E402
 
 import graphxai as gx  # noqa: E402
-from graphxai.datasets.tables.table import open_table  # noqa: E402
 from graphxai.tables.batches import ExplainBatch, PredictBatch  # noqa: E402
-from graphxai.tables.run import predict_table  # noqa: E402
 from one_compound import MODELS, outputs, test_part  # noqa: E402
 
 COMPOUNDS = 500
@@ -51,22 +48,6 @@ def handed_over(way: str, mols: list[Chem.Mol]) -> dict[int, str | Chem.Mol]:
         if made is not None:
             given[k] = made
     return given
-
-
-def in_own_files(texts: list[str]) -> Iterator[tuple[str, dict[int, str]]]:
-    """Yield the structures as they are read from the files that the project writes, by suffix."""
-    model = gx.load(MODELS[0])
-    with TemporaryDirectory() as folder:
-        given = Path(folder) / "given.csv"
-        given.write_text("\n".join(["smiles", *texts]), encoding="utf-8")
-        for suffix in (".csv", ".smi", ".sdf"):
-            path = Path(folder) / f"own{suffix}"
-            if suffix == ".csv":
-                predict_table(model, given, path)
-            else:
-                gx.explain(model, texts, progress=False).save(path)
-            records = open_table(path).records()
-            yield suffix, dict(enumerate(record.cells["smiles"] for record in records))
 
 
 def differing_rows(name: str) -> Iterator[int]:

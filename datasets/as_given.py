@@ -12,6 +12,10 @@ Standardisation: TypeAlias = Literal["as drawn", "parent", "tautomers"]
 AS_DRAWN: Standardisation = "as drawn"
 CENTRE_OPEN = "a centre in a group & or o is read as undefined"
 ISOMER_STANDS = "one isomer stands for the groups & and o of several centres"
+IS_MEAN = "the mean over"  # begins what a row says of the mean
+# Whether one graph stands for a racemate, or results are the mean over the isomers that the groups
+# & and o stand for; "mean" is that over the configurations of undefined centres, too.
+Isomers: TypeAlias = Literal["one", "groups", "mean"]
 
 
 class AsGiven(NamedTuple):
@@ -31,15 +35,20 @@ class AsGiven(NamedTuple):
     size: int
     changes: tuple[str, ...]
 
+    @classmethod
+    def of(cls, smiles: str, size: int) -> AsGiven:
+        """Return the account of a molecule that was not changed."""
+        return cls(smiles, tuple(range(size)), size, ())
+
     @property
     def sentence(self) -> str:
         """What was done, in one line."""
         return "; ".join(self.changes)
 
-    @property
-    def has_groups(self) -> bool:
-        """Whether several isomers were drawn as one molecule, by groups & or o."""
-        return not {CENTRE_OPEN, ISOMER_STANDS}.isdisjoint(self.changes)
+    def as_mean(self, of: str) -> AsGiven:
+        """Return the same where the mean over isomers, and no isomer, stands for the molecule."""
+        others = [each for each in self.changes if each not in (CENTRE_OPEN, ISOMER_STANDS)]
+        return self._replace(changes=(*others, f"{IS_MEAN} {of} isomers"))
 
 
 class MoleculeError(ValueError):

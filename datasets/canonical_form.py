@@ -10,12 +10,13 @@ not tell them apart.
 
 from __future__ import annotations
 
+import random
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import product
+from itertools import compress, product
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from .as_given import CENTRE_OPEN, ISOMER_STANDS
 
 ISOTOPE_UNSEEN = "isotope not seen by the model"
 HYDROGENS_IMPLICIT = "hydrogens made implicit"
-MOST_GROUPS = 4  # of centres, of which all 16 isomers are compared; further ones follow these
+MOST_GROUPS = 4  # of centres, of which all 16 isomers are compared; of more, 16 are drawn
 
 # An isotope, a hydrogen, an atom number or the number of a ring, or an extension like `|w:3.2|`
 _LABELLED = re.compile(r"\[(?:\d|H\]|#1\b)|:\d|\|")
@@ -146,48 +147,41 @@ def with_groups_of(given: Chem.Mol, mol: Chem.Mol, atoms: Sequence[int]) -> Chem
     return written.GetMol()
 
 
-def undrawn_centres(mol: Chem.Mol) -> list[int]:
-    """Return the tetrahedral centres without a drawn configuration."""
-    return [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Atom_Tetrahedral
-        and place.specified == Chem.StereoSpecified.Unspecified
-    ]
+def form_with_groups(mol: Chem.Mol) -> Chem.Mol:
+    """Return a molecule without isotopes and atom numbers, which keeps its groups & and o."""
+    form = without_labels(mol)
+    return with_groups_of(mol, form, range(mol.GetNumAtoms()))
 
 
-def isomers_of(mol: Chem.Mol, undrawn: Iterable[int] = ()) -> tuple[list[str], int]:
-    """Return the SMILES of the isomers that a molecule stands for, and how many there are.
+def choices(groups: int) -> list[tuple[bool, ...]]:
+    """Return which groups are inverted in each isomer: all ways, or a seeded sample of 16.
 
-    Of more than `MOST_GROUPS` groups, these are a sample.
-
-    Args:
-        mol: the molecule, whose groups & and o stand for several isomers.
-        undrawn: centres without a drawn configuration that do so, too.
+    In the sample each choice comes with its inverse. So every group is inverted in one half.
     """
-    groups = [atoms for _, atoms in relative_groups(mol)]
-    bare = Chem.RWMol(mol)
-    bare.SetStereoGroups([])
-    for index in undrawn:
-        groups.append([index])
-        bare.GetAtomWithIdx(index).SetChiralTag(Chem.CHI_TETRAHEDRAL_CW)
-    with one_perception():
-        isomers = _isomers(bare, groups)
-    return list(isomers), max(len(isomers), 2 ** len(groups) if len(groups) > MOST_GROUPS else 0)
+    if groups <= MOST_GROUPS:
+        return list(product((False, True), repeat=groups))
+    drawn = random.Random(0).sample(range(2 ** (groups - 1)), 2 ** (MOST_GROUPS - 1))
+    chosen = [tuple(bool(number >> k & 1) for k in range(groups)) for number in drawn]
+    return [*chosen, *(tuple(not each for each in choice) for choice in chosen)]
 
 
-def _isomers(mol: Chem.Mol, groups: Sequence[Sequence[int]]) -> dict[str, Chem.Mol]:
-    """Return isomers by SMILES, in which each group of centres is as drawn or inverted.
+def chosen_isomer(
+    mol: Chem.Mol, groups: Sequence[Sequence[int]], choice: Sequence[bool]
+) -> Chem.Mol:
+    """Return a molecule in which the chosen groups of centres are inverted."""
+    isomer = Chem.RWMol(mol)
+    for group in compress(groups, choice):
+        for index in group:
+            isomer.GetAtomWithIdx(index).InvertChirality()
+    perceive(isomer)
+    return isomer.GetMol()
 
-    They are all, or a sample in which every group is inverted in one half.
-    """
+
+def isomers_by_smiles(mol: Chem.Mol, groups: Sequence[Sequence[int]]) -> dict[str, Chem.Mol]:
+    """Return isomers by SMILES, in which each group of centres is as drawn or inverted."""
     isomers: dict[str, Chem.Mol] = {}
-    for choice in product((False, True), repeat=min(len(groups), MOST_GROUPS)):
-        isomer = Chem.RWMol(mol)
-        for k, group in enumerate(groups):
-            for index in group if choice[k % MOST_GROUPS] else ():
-                isomer.GetAtomWithIdx(index).InvertChirality()
-        perceive(isomer)
+    for choice in choices(len(groups)):
+        isomer = chosen_isomer(mol, groups, choice)
         isomers.setdefault(Chem.CanonSmiles(Chem.MolToSmiles(isomer)), isomer)
     return isomers
 
@@ -332,7 +326,7 @@ def _resolve_groups(mol: Chem.RWMol) -> list[str]:
         mol.GetAtomWithIdx(index).SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
     perceive(mol)
     several = [group for group in groups if len(group) > 1]
-    isomers = _isomers(mol, several)
+    isomers = isomers_by_smiles(mol, several)
     first = isomers[min(isomers)]
     for atom in mol.GetAtoms():
         atom.SetChiralTag(first.GetAtomWithIdx(atom.GetIdx()).GetChiralTag())

@@ -20,10 +20,11 @@ from rdkit import Chem, rdBase
 
 from graphxai.runtime.workers import LostItem, in_workers
 
-from .as_given import AS_DRAWN, AsGiven, Standardisation
+from .as_given import AS_DRAWN, AsGiven, Isomers, Standardisation
 from .canonical_form import one_perception
 from .features import ATOM_FEATURE_NAMES, atom_features, bond_features, canonical_chirality
-from .molecule_reading import MoleculeError, read_molecules, shortened
+from .isomers import isomers_in_order, undrawn_centres
+from .molecule_reading import MoleculeError, ReadMolecule, read_molecules, shortened
 
 MAX_ATOMS = 500  # of a molecule; time and memory of attention grow with the square
 # The steps from SMILES to graph evict each other from the processor's caches. Doing each step for
@@ -38,7 +39,8 @@ class Featurised(NamedTuple):
     """A molecule's SMILES and its features in OGB's codes.
 
     There is the RDKit molecule if one was given, the molecule as given if this is its parent, and
-    the form in which the molecule was read, unless another process read it.
+    the form in which the molecule was read, unless another process read it. If results are the mean
+    over several isomers, `isomers` has the features of each.
     """
 
     text: str
@@ -48,6 +50,7 @@ class Featurised(NamedTuple):
     bonds: NDArray[np.int64]  # (E, 3)
     as_given: AsGiven | None = None
     read: Chem.Mol | None = None
+    isomers: tuple[Featurised, ...] = ()
 
 
 def featurise(
@@ -55,16 +58,17 @@ def featurise(
     max_atoms: int = MAX_ATOMS,
     canonical: bool = False,
     standardise: Standardisation = AS_DRAWN,
+    isomers: Isomers = "one",
 ) -> Iterator[Featurised | MoleculeError]:
     """Yield the features of each molecule, or an error if it cannot become a graph."""
     remaining = iter(molecules)
     while turn := list(islice(remaining, TURN)):
         try:
-            featurised = _featurised(turn, max_atoms, canonical, standardise)
+            featurised = _featurised(turn, max_atoms, canonical, standardise, isomers)
         except Exception as error:  # RDKit raises any type; one molecule must not stop others
             if len(turn) > 1:
                 for molecule in turn:
-                    yield from featurise([molecule], max_atoms, canonical, standardise)
+                    yield from featurise([molecule], max_atoms, canonical, standardise, isomers)
                 continue
             reason = " ".join(str(error).split()) or type(error).__name__
             text = f"RDKit cannot read this molecule: {shortened(reason, 300)}"
@@ -77,27 +81,43 @@ def _featurised(
     max_atoms: int,
     canonical: bool,
     standardise: Standardisation,
+    isomers: Isomers,
 ) -> list[Featurised | MoleculeError]:
     with rdBase.BlockLogs(), one_perception() if canonical else nullcontext():
+        read = read_molecules(molecules, max_atoms, standardise, canonical)
         featurised = [
-            molecule
-            if isinstance(molecule, MoleculeError)
-            else Featurised(
-                molecule.text,
-                molecule.shown,
-                atom_features(molecule.form),
-                *bond_features(molecule.form),
-                molecule.as_given,
-                molecule.form,
-            )
-            for molecule in read_molecules(molecules, max_atoms, standardise, canonical)
+            each if isinstance(each, MoleculeError) else _features(each, each.form) for each in read
         ]
-        for item in featurised if canonical else ():
-            if isinstance(item, Featurised) and item.read is not None:
-                chirality = canonical_chirality(item.read)
-                if chirality is not None:
-                    item.atoms[:, _CHIRALITY] = chirality
+        if canonical:
+            return [
+                item
+                if isinstance(item, MoleculeError) or isinstance(molecule, MoleculeError)
+                else _canonical(item, molecule, isomers)
+                for item, molecule in zip(featurised, read, strict=True)
+            ]
     return featurised
+
+
+def _features(molecule: ReadMolecule, form: Chem.Mol) -> Featurised:
+    of_form = atom_features(form), *bond_features(form)
+    return Featurised(molecule.text, molecule.shown, *of_form, molecule.as_given, form)
+
+
+def _canonical(item: Featurised, molecule: ReadMolecule, isomers: Isomers) -> Featurised:
+    """Return the features with canonical chirality, and those of each isomer that is meant."""
+    undrawn = undrawn_centres(molecule.form) if isomers == "mean" else []
+    if isomers != "one" and (undrawn or molecule.has_groups):
+        mols, of = isomers_in_order(molecule.form, molecule.mol, undrawn)
+    else:
+        mols = []
+    if mols:
+        given = molecule.as_given or AsGiven.of(molecule.text, molecule.mol.GetNumAtoms())
+        molecule = molecule._replace(as_given=given.as_mean(of))
+        each = tuple(_canonical(_features(molecule, mol), molecule, "one") for mol in mols)
+        return each[0]._replace(read=item.read, isomers=each)
+    if item.read is not None and (chirality := canonical_chirality(item.read)) is not None:
+        item.atoms[:, _CHIRALITY] = chirality
+    return item
 
 
 def _featurise_to_send(smiles: Sequence[str], **reading: Any) -> list[Featurised | MoleculeError]:

@@ -81,6 +81,11 @@ class ReadMolecule(NamedTuple):
         return self.mol.GetNumConformers() > 0
 
     @property
+    def has_groups(self) -> bool:
+        """Whether it was drawn with groups of centres, such as a racemate."""
+        return bool(self.mol.GetStereoGroups())
+
+    @property
     def shown(self) -> Chem.Mol | None:
         """The molecule to draw, or None if the SMILES says all of it."""
         return self.mol if self.is_given or self.is_drawn else None
@@ -134,8 +139,7 @@ def _as_drawn(plain: str, read: ReadMolecule) -> ReadMolecule:
 
 def _with_remark(read: ReadMolecule, remark: str) -> ReadMolecule:
     """Return the molecule with something to say of how it was read, after what was changed."""
-    size = read.mol.GetNumAtoms()
-    given = read.as_given or AsGiven(read.text, tuple(range(size)), size, ())
+    given = read.as_given or AsGiven.of(read.text, read.mol.GetNumAtoms())
     return read._replace(as_given=given._replace(changes=(*given.changes, remark)))
 
 
@@ -201,8 +205,7 @@ def _in_place_of(
     else:
         atoms = [atoms[index] for index in order]
         mol = with_coordinates(in_order, read.mol, atoms) if read.is_drawn else in_order
-    if given is None:
-        given = AsGiven(read.text, tuple(range(size := read.mol.GetNumAtoms())), size, ())
+    given = given or AsGiven.of(read.text, read.mol.GetNumAtoms())
     numbers = tuple(given.atoms[number] for number in atoms)
     given = given._replace(atoms=numbers, changes=(*given.changes, *changes))
     return ReadMolecule(mol, smiles, read.is_given, given, form)

@@ -17,7 +17,7 @@ from rdkit import Chem
 from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
-from .as_given import AS_DRAWN, Standardisation
+from .as_given import AS_DRAWN, Isomers, Standardisation
 from .featurising import MAX_ATOMS as MAX_ATOMS
 from .featurising import Featurised, featurise, featurise_in_workers
 from .graph import Graph
@@ -48,6 +48,7 @@ class MoleculeReading(TypedDict, total=False):
     max_atoms: int
     canonical: bool
     standardise: Standardisation
+    isomers: Isomers
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
     """Return the graph of a featurised molecule, or the error in its place."""
     if isinstance(featurised, MoleculeError):
         return featurised
-    text, mol, *arrays, as_given, read = featurised
+    text, mol, *arrays, as_given, read, isomers = featurised
     x, edge_index, edge_attr = map(torch.from_numpy, arrays)
     graph = Graph(x=x, edge_index=edge_index, edge_attr=edge_attr, smiles=text, vocabulary="ogb")
     if mol is not None:
@@ -337,6 +338,8 @@ def _graph(featurised: Featurised | MoleculeError) -> Graph | MoleculeError:
     if as_given is not None:
         graph.as_given = as_given
     graph.read = read
+    if isomers:
+        graph.isomers = tuple(map(_graph, isomers))
     return graph
 
 

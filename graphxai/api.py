@@ -26,6 +26,7 @@ import torch
 from graphxai.contract.inputs import as_list, row_index
 from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
+from graphxai.datasets.as_given import Isomers
 from graphxai.datasets.training_set import training_set_of
 from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
@@ -90,6 +91,7 @@ def load(
     name_or_folder: ModelName | str | Path,
     *,
     as_drawn: bool = False,
+    isomers: Isomers = "groups",
     molecule_features: Any = (),
     extra_features: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> Model:
@@ -111,6 +113,9 @@ def load(
     Args:
         name_or_folder: the model.
         as_drawn: see above.
+        isomers: "groups" answers for a racemate, written with groups & or o, by the mean over its
+            isomers, at most 16. "mean" does the same for centres without a configuration, which
+            are otherwise read as undefined. A process sees no configuration.
         molecule_features: for a chemprop model that reads features of whole molecules, how they
             are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
             of an RDKit molecule, or several of these. By default they are read from `config.toml`
@@ -130,6 +135,7 @@ def load(
     return models.load(
         name_or_folder,
         as_drawn=as_drawn,
+        isomers=isomers,
         molecule_features=molecule_features,
         extra_features=extra_features,
     )

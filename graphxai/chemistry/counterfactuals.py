@@ -21,6 +21,7 @@ from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.api import load, predict
+from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import Model
@@ -205,7 +206,7 @@ def _searched(
 
     def best() -> Any:
         """Add accessibility, new alerts and measured values to the best, and return the result."""
-        start, judged = Chem.MolToSmiles(mol), []
+        start, judged = smiles_with_groups(mol), []
         _, before = feasibility(start)
         for each in objective.chosen(tried, n):
             effort, alerts = feasibility(each.smiles)

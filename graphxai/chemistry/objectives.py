@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.api import explain, predict
-from graphxai.datasets.canonical_form import without_labels
+from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
 from graphxai.explanation.compute.models import standardisation_of, tasks_with_range
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
@@ -69,8 +69,8 @@ class SearchObjective:
         tables = {} if measured is None else measured_properties(panel, measured)
         profile = read_profile(panel, str(towards))
         explanation = explain(panel.models[0], molecule, progress=False)
-        mol = without_labels(explanation.atoms(NO_MOLECULE))
-        before = predict(list(panel.models), Chem.MolToSmiles(mol), progress=False)
+        mol = form_with_groups(explanation.atoms(NO_MOLECULE))
+        before = predict(list(panel.models), smiles_with_groups(mol), progress=False)
         parts = profile.score(before).parts
         if sure and None in [part.goal.sure(before[part.goal.of.name]) for part in parts]:
             raise ValueError("how wrong a model of these goals is, is not known: leave out sure.")
@@ -138,7 +138,7 @@ class SearchObjective:
         """Return the result of the search."""
         now = _worth(self.profile.score(self.before))
         return ProfileCounterfactuals(
-            Chem.MolToSmiles(self.mol),
+            smiles_with_groups(self.mol),
             self.profile,
             self.before,
             chosen,
@@ -158,8 +158,7 @@ class SearchObjective:
             prediction = predictions.get(goal.of.name)
             if prediction is None or not (side := goal.side(prediction)):
                 continue
-            smiles = Chem.MolToSmiles(mol, canonical=False)
-            relevance = _relevance(explain(self.models[goal.of.place], smiles, target=goal.target))
+            relevance = _relevance(explain(self.models[goal.of.place], mol, target=goal.target))
             if relevance.shape != total.shape:  # this model reads another form of the molecule
                 continue
             lack = goal.weight * (1 - goal.desirability(prediction))
@@ -202,7 +201,7 @@ class SingleObjective(SearchObjective):
         explanation = explain(models, molecule, target=goal.target, progress=False)
         tables = {} if measured is None else {name: measured}
         before = {name: explanation.prediction}
-        mol, profile = without_labels(explanation.atoms(NO_MOLECULE)), PropertyProfile((goal,))
+        mol, profile = form_with_groups(explanation.atoms(NO_MOLECULE)), PropertyProfile((goal,))
         return cls(models, profile, mol, before, sure, tables, explanation)
 
     @property
@@ -267,7 +266,7 @@ class SingleObjective(SearchObjective):
             ways = [(*each.way, (each.change, each.smiles)) for each in near]
         side = 1 if math.isinf(self.goal.curve.one_to) else -1
         return [
-            SearchStart(without_labels(e.atoms(NO_MOLECULE)), -side * _relevance(e), way)
+            SearchStart(form_with_groups(e.atoms(NO_MOLECULE)), -side * _relevance(e), way)
             for e, way in zip(explained, ways, strict=True)
             if e is not None
         ]

@@ -12,7 +12,8 @@ from typing import Any
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
-from graphxai.datasets.canonical_form import isomers_of, undrawn_centres
+from graphxai.datasets.canonical_form import order_in_smiles, smiles_with_groups, with_groups_of
+from graphxai.datasets.isomers import isomers_in_order, undrawn_centres
 
 from .matched_pairs import ShrunkenMean
 from .transformation_table import TRANSFORMATIONS, UNSTABLE
@@ -117,12 +118,17 @@ class NewMolecules:
             new = [i for i in undrawn_centres(after) if origins[i] not in self.undrawn]
             if 2 ** len(new) > MOST_ISOMERS:
                 isomers = None
-            elif len(made := isomers_of(after, new)[0]) > 1:
-                isomers = tuple(made)
+            else:
+                mols = isomers_in_order(after, after, new)[0]
+                grouped = [with_groups_of(self.mol, isomer, origins) for isomer in mols]
+                isomers = tuple(dict.fromkeys(map(smiles_with_groups, grouped)))
+            if (drawn := with_groups_of(self.mol, after, origins)) is not after:
+                smiles = smiles_with_groups(drawn)
+                origins = tuple(origins[k] for k in order_in_smiles(drawn))
         if unstable_groups(product) - self.unstable:
             return
         if not touched and isomers is not None:
-            self.seen.add(smiles)
+            self.seen.add(written[0])
             yield Change(smiles, name, source, frozenset(atoms), origins, isomers)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -50,6 +50,12 @@ class ModelOptions:
         " parents.",
         ("smiles", "table", "ray", "bace", "checkpoint", "training"),
     )
+    isomers: Literal["groups", "mean"] = option(
+        "groups",
+        "Answer by the mean over at most 16 isomers for racemates (groups & and o), or with 'mean'"
+        " for undefined stereocentres, too.",
+        ("smiles", "table", "ray", "bace", "checkpoint", "training"),
+    )
     molecule_features: list[str] | None = option(
         None,
         "Features of whole molecules that a model of chemprop reads, such as morgan_binary; repeat"
@@ -68,6 +74,7 @@ class ModelsOptions:
         help=f"{MODEL} [default: fits the input]. Repeat it for several properties of molecules.",
     )
     as_drawn: bool = as_in(ModelOptions, "as_drawn")
+    isomers: Literal["groups", "mean"] = as_in(ModelOptions, "isomers")
     molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
 
 
@@ -163,8 +170,8 @@ def load_with_warning(
     from graphxai.runtime.device import on_device
 
     features = tuple(getattr(reading, "molecule_features", None) or ()) if reads_features else ()
-    as_drawn = reading is not None and reading.as_drawn
-    model = load(name_or_folder, as_drawn=as_drawn, molecule_features=features)
+    ways = {} if reading is None else {n: getattr(reading, n) for n in ("as_drawn", "isomers")}
+    model = load(name_or_folder, **ways, molecule_features=features)
     model = on_device(require_purpose(model), device)
     useless = useless_tasks(model.origin.metadata.get("scores"))
     if useless:
@@ -269,18 +276,19 @@ def show_table(
     """Open a table, and say on standard error what a user should know of it before a run.
 
     That is which column was chosen if the user named none, and how many rows take more than one
-    pass of these models: chiral ones of a value that mirror images share, and groups & and o.
+    pass of these models: chiral ones of a value that mirror images share, groups & and o, and if
+    it is wanted undefined centres.
     """
     from graphxai.datasets.tables.table import open_table
+    from graphxai.explanation.compute.models import takes_several_passes
 
     table = open_table(path, smiles_column)
     if table.choice:
         tell(f"{table.path.name}: {table.choice}")
-    if any(hasattr(model.config, "symmetric") for model in models):
-        marks = "@" if any(getattr(model.config, "symmetric", False) for model in models) else "|"
+    if models:
         structures = table.structures.name
         cells = (record.cells[structures] for record in table.records((structures,)))
-        if several := sum("@" in cell and marks in cell for cell in cells):
+        if several := takes_several_passes(models, cells):
             rows = (
                 "1 row has stereocentres and takes"
                 if several == 1

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -73,6 +73,7 @@ class FragmentOptions:
     )
     model: str = as_in(SharedOptions, "model")
     as_drawn: bool = as_in(ModelOptions, "as_drawn")
+    isomers: Literal["groups", "mean"] = as_in(ModelOptions, "isomers")
     molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
     method: str = option(
         DEFAULT_METHOD,
@@ -314,6 +315,7 @@ class ChangeOptions:
 
     model: list[str] | None = as_in(ModelsOptions, "model")
     as_drawn: bool = as_in(ModelsOptions, "as_drawn")
+    isomers: Literal["groups", "mean"] = as_in(ModelsOptions, "isomers")
     measured_column: str | None = option(
         None, "Column of measured values [default: named after a task].", ALWAYS
     )

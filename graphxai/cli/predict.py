@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -49,6 +49,7 @@ class PredictOptions:
         ("smiles", "table"),
     )
     as_drawn: bool = as_in(ModelsOptions, "as_drawn")
+    isomers: Literal["groups", "mean"] = as_in(ModelsOptions, "isomers")
     molecule_features: list[str] | None = as_in(ModelsOptions, "molecule_features")
     out: Path | None = option(
         None,

@@ -59,6 +59,7 @@ class Input:
         as_given: the molecule that was given, if the graph is that of its parent.
         read: the form in which the molecule was read, if it is still at hand.
         mirrored: the mirror image of a molecule, if the model takes the mean over both.
+        isomers: the further isomers of a molecule, if results are the mean over several.
     """
 
     graph: "Data | Graph"
@@ -69,11 +70,13 @@ class Input:
     as_given: "AsGiven | None" = None
     read: "Mol | None" = None
     mirrored: "Input | None" = None
+    isomers: "tuple[Input, ...]" = ()
 
-    @property
+    @cached_property
     def passes(self) -> "tuple[Input, ...]":
-        """The inputs over which results are the mean: this one, and its mirror image if needed."""
-        return (self,) if self.mirrored is None else (self, self.mirrored)
+        """The inputs over which results are the mean: each isomer, with its mirror image."""
+        images = (self,) if self.mirrored is None else (self, self.mirrored)
+        return images + tuple(each for isomer in self.isomers for each in isomer.passes)
 
     @cached_property
     def data(self) -> "Data":

@@ -256,8 +256,8 @@ def _labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
         for data in images:  # of a molecule and its mirror image, whichever was drawn
             data.y = torch.full((1, len(model.config.tasks)), math.nan)
             data.y[0, column] = number
-        image, *other = map(Input, images)
-        items.append((key, replace(image, mirrored=other[0] if other else None)))
+        image, *others = map(Input, images)
+        items.append((key, replace(image, isomers=tuple(others))))
     if not items:
         raise ValueError("refit needs training graphs with labels, and there are none.")
     return items

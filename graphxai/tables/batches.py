@@ -341,10 +341,14 @@ def rows_of(
                     rejected.append(RejectedRow(row, text, str(item)))
                 elif isinstance(item, Exception):
                     rejected.append(_rejected_for(row, texts[row], item))
-            rows.items.update((row, replace(item, graph=Graph())) for row, item in encoded)
+            rows.items.update((row, _without_graphs(item)) for row, item in encoded)
             rows.results.update(results)
             rows.rejected.update((row.row, row) for row in rejected)
     return rows
+
+
+def _without_graphs(item: Input) -> Input:
+    return replace(item, graph=Graph(), mirrored=None, isomers=())
 
 
 def loaded(model: "Model | str | Path") -> Model:

@@ -27,6 +27,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import (
     Model,
+    isomers_meant,
     load,
     provenance,
     standardisation_of,
@@ -282,4 +283,5 @@ def _description(
         "options": origin["options"],  # which include seeds
         "target": None if batch.target is None else str(batch.target),
         "standardise": standardisation_of(batch.model),
+        "isomers": isomers_meant(batch.model),
     }

@@ -35,7 +35,12 @@ from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method
-from graphxai.explanation.compute.models import Model, standardisation_of, versions
+from graphxai.explanation.compute.models import (
+    Model,
+    isomers_meant,
+    standardisation_of,
+    versions,
+)
 from graphxai.explanation.compute.predicting import set_nearness
 from graphxai.explanation.explanations import saturated_limit
 from graphxai.explanation.files import require_pyarrow
@@ -330,5 +335,6 @@ def _description(
         "level": None if settings.level == LEVEL else settings.level,
         "excel_safe": settings.excel_safe or None,
         "standardise": standardisation_of(model),
+        "isomers": "mean" if isomers_meant(model) == "mean" else None,
         "versions": versions(),
     }

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from graphxai.contract.tasks import Task, TaskSet
-from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.as_given import Isomers, Standardisation
 
 MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
 MAX_ENVIRONMENTS, MAX_RADIUS = 1 << 20, 16
@@ -16,6 +16,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "level": ("graph", "node"),
     "head": ("linear", "transform"),
     "standardise": get_args(Standardisation),
+    "isomers": get_args(Isomers)[1:],
 }
 DIGITS = ("intensity",)  # the node features of models that read digits as superpixels
 
@@ -48,6 +49,9 @@ class GraphormerConfig(TaskSet):
             were that the model learned from; see `datasets.molecules.molecule_to_data`.
         symmetric: whether the values, such as log D, cannot differ between mirror images. The
             outputs of a chiral molecule are then the mean over both.
+        isomers: "groups" takes the mean over the isomers that groups & and o stand for, which is
+            how racemates are written. "mean" takes it over undefined centres, too, which are
+            otherwise read as undefined.
     """
 
     level: Literal["graph", "node"] = "graph"
@@ -82,6 +86,7 @@ class GraphormerConfig(TaskSet):
     layernorm_eps: float = 1e-5
     standardise: Standardisation = "as drawn"
     symmetric: bool = False
+    isomers: Isomers = "groups"
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from graphxai.contract.checkpoint_files import (
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin, ShownModel
-from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.as_given import AS_DRAWN, Isomers, Standardisation
 from graphxai.runtime.writing import folder_at, json_text, write_whole
 
 from .checkpoint import (
@@ -130,10 +130,12 @@ def members_of(model: LoadedModel) -> list[Graphormer]:
     return model.members if isinstance(model, Ensemble) else [model]
 
 
-def set_standardisation(model: LoadedModel, standardise: Standardisation) -> None:
-    """Change how a model brings molecules to their parents, in all its members."""
+def set_standardisation(
+    model: LoadedModel, standardise: Standardisation, isomers: Isomers = "groups"
+) -> None:
+    """Change how a model brings molecules to their parents, and isomers, in all its members."""
     for member in members_of(model):
-        member.config = replace(member.config, standardise=standardise)
+        member.config = replace(member.config, standardise=standardise, isomers=isomers)
 
 
 def save_ensemble(
@@ -195,7 +197,9 @@ def _joined(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def load_model(name_or_folder: str | Path, *, as_drawn: bool = False) -> LoadedModel:
+def load_model(
+    name_or_folder: str | Path, *, as_drawn: bool = False, isomers: Isomers = "groups"
+) -> LoadedModel:
     """Return a bundled model by name, or the model in a checkpoint folder.
 
     A folder holds a Graphormer, an ensemble of several, or a published Graphormer, which is
@@ -205,13 +209,14 @@ def load_model(name_or_folder: str | Path, *, as_drawn: bool = False) -> LoadedM
         name_or_folder: the model.
         as_drawn: whether it reads molecules as they are drawn, and not their parents, whatever it
             learned from.
+        isomers: over which isomers results are the mean, see `GraphormerConfig`.
 
     Raises:
         CheckpointError: the folder holds anything else; the message names the file and the key.
     """
     model = _load(locate(name_or_folder))
-    if as_drawn:
-        set_standardisation(model, AS_DRAWN)
+    way = AS_DRAWN if as_drawn else members_of(model)[0].config.standardise
+    set_standardisation(model, way, isomers)
     return model
 
 

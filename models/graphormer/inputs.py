@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,26 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
     from graphxai.datasets.molecules import molecule_graphs
 
     molecules = {k: value for k, value in enumerate(values) if isinstance(value, str | Chem.Mol)}
-    graphs = list(molecule_graphs(molecules.values(), **reading_of(config)))
+    reading = {**reading_of(config), "isomers": config.isomers}
+    graphs = list(molecule_graphs(molecules.values(), **reading))
     readable = [graph for graph in graphs if isinstance(graph, Graph)]
+    for graph in [each for each in readable if each.get("isomers") is not None]:
+        graph.isomers = tuple(map(_own_copy, graph.isomers))
+        readable += graph.isomers
+    readable = [graph for graph in readable if graph.get("isomers") is None]
     if config.symmetric:
         for graph in readable:
             _add_mirror_image(graph)
     images = [graph.mirrored for graph in readable if graph.get("mirrored") is not None]
     StructureEncoding.from_config(config).add_environments([*readable, *images])
     return dict(zip(molecules, graphs, strict=True))
+
+
+def _own_copy(graph: Graph) -> Graph:
+    """Return a copy to which one model adds what it needs, with the molecule that was read."""
+    other = copy(graph)
+    other.read = graph.get("read")
+    return other
 
 
 def _add_mirror_image(graph: Graph) -> None:
@@ -103,9 +116,9 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     if isinstance(graph, Exception):
         raise graph
     if graph is not None:
-        return _molecule(encode.forward(graph), graph)
+        return _molecule(encode, graph)
     if isinstance(value, Graph):
-        return _molecule(encode(value), value)
+        return _molecule(encode, _own_copy(value))
     if is_data(value):
         return _from_data(config, value, encode)
     if config.reads == "digits":
@@ -116,11 +129,18 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     raise InputError(f"this model takes {inputs_text}, not {type(value).__name__}.")
 
 
-def _molecule(graph: Graph, featurised: Graph) -> Input:
-    """Return the input of a molecule's encoded graph, made from its featurised graph."""
+def _molecule(encode: StructureEncoding, graph: Graph) -> Input:
+    """Return the input of a molecule's featurised graph, which is encoded in place."""
+    if (isomers := graph.get("isomers")) is not None:
+        each = [_molecule(encode, isomer) for isomer in isomers]
+        if any(item.mirrored is not None for item in each):  # a meso form is its own image
+            each = [item if item.mirrored else replace(item, mirrored=item) for item in each]
+        first, *others = each
+        return replace(first, read=graph.get("read"), isomers=tuple(others))
     # what lies on a graph must be alike on all
     as_given, image = (vars(graph).pop(name, None) for name in ("as_given", "mirrored"))
-    about = {"as_given": as_given, "read": featurised.get("read")}
+    about = {"as_given": as_given, "read": graph.get("read")}
+    graph = encode.forward(graph)
     mirrored = None
     if image is not None:
         other = copy(graph)  # which shares the structure

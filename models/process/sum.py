@@ -206,7 +206,8 @@ def with_counts(item: Input) -> Input:
         Graph(x=x, edge_index=x.new_zeros(2, 0), **dict(zip(names, occurrences, strict=True))),
     )
     mirrored = None if item.mirrored is None else with_counts(item.mirrored)
-    return replace(item, graph=graph, mirrored=mirrored)
+    isomers = tuple(map(with_counts, item.isomers))
+    return replace(item, graph=graph, mirrored=mirrored, isomers=isomers)
 
 
 def save_sum(

@@ -12,11 +12,12 @@ from rdkit.Chem import EnumerateStereoisomers
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
-from ways import WAYS, coming_perception
+from ways import WAYS, coming_perception, in_own_files
 
 import graphxai as gx
 from graphxai.cli.arguments import show_table
-from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_of
+from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
+from graphxai.datasets.isomers import isomers_in_order
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table
 from graphxai.explainers import get_explainer
@@ -25,6 +26,7 @@ from graphxai.tables.batches import PredictBatch
 from graphxai.tables.drawing import drawing
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.visualization.molecule import structure
+from one_compound import MODELS
 from one_compound import test_part as held_out_for_test
 
 
@@ -73,6 +75,25 @@ def test_every_way_of_handing_over_a_compound_has_one_answer(way, compounds):
     assert len(used) >= len(compounds) / 4
     result = predictions(model, [given[k] for k in used])
     np.testing.assert_allclose(result, expected[used], atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def handed_over(compounds) -> list[tuple[int, str | Chem.Mol]]:
+    """Return three compounds in every way, each with its number."""
+    mols = compounds[:3]
+    given = [(k, way(Chem.Mol(mol))) for way in WAYS.values() for k, mol in enumerate(mols)]
+    texts = [Chem.MolToSmiles(mol) for mol in mols]
+    own = [pair for _, in_file in in_own_files(texts) for pair in in_file.items()]
+    assert len(WAYS) + len(own) // len(mols) >= 22
+    return [pair for pair in [*enumerate(texts), *given, *own] if pair[1] is not None]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_bundled_model_has_one_answer_for_all_ways(name, handed_over):
+    """The benchmark `ways.py` does this with 500 compounds."""
+    answers = predictions(gx.load(name), [given for _, given in handed_over])
+    expected = answers[[k for k, _ in handed_over]]  # the plain SMILES come first
+    np.testing.assert_allclose(answers, expected, atol=1e-4)
 
 
 def test_the_mode_of_perception_changes_nothing_and_stays_as_it_was(compounds):
@@ -152,8 +173,8 @@ def test_a_racemate_is_no_enantiomer_in_any_file(tmp_path):
     e = gx.explain(gx.load("lipophilicity"), drawn)
     of_enantiomer = gx.explain(gx.load("lipophilicity"), "C[C@H](N)c1ccccc1").prediction
     assert e.note == (
-        "a centre in a group & or o is read as undefined; salt removed: hydrochloride;"
-        f" its 2 isomers get {of_enantiomer.value:.2f} (log D at pH 7.4)"
+        "salt removed: hydrochloride; the mean over its 2 isomers; they get"
+        f" {of_enantiomer.value:.2f} (log D at pH 7.4)"
     )
     assert e.as_given.smiles == drawn
     assert e.smiles == "C[C@H](N)c1ccccc1 |&1:1|"
@@ -198,7 +219,9 @@ def test_isomers_of_groups_are_those_of_rdkit():
     for drawn in GROUPED:
         mol = Chem.MolFromSmiles(drawn)
         expected = EnumerateStereoisomers.EnumerateStereoisomers(mol, options)
-        assert set(isomers_of(mol)[0]) == {Chem.CanonSmiles(Chem.MolToSmiles(m)) for m in expected}
+        isomers = isomers_in_order(mol, mol, [])[0]
+        names = [{Chem.CanonSmiles(Chem.MolToSmiles(m)) for m in of} for of in (isomers, expected)]
+        assert names[0] == names[1]
 
 
 def test_a_note_says_what_the_isomers_of_groups_get():
@@ -206,17 +229,24 @@ def test_a_note_says_what_the_isomers_of_groups_get():
     (prediction,) = gx.predict(model, "C[C@H](N)[C@H](O)c1ccc(Cl)cc1 |&1:1,o1:3|").values()
     four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccc(Cl)cc1" for a in ("", "@") for b in ("", "@")]
     shares = predictions(model, four)[:, 0]
-    said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
+    said = f"its 4 isomers; they get {min(shares):.0%} to {max(shares):.0%} penetrant"
     assert prediction.note.endswith(f"{said} (blood-brain barrier)")
     many = "C[C@H](F)[C@@H](O)[C@H](Cl)[C@H](N)[C@@H](C)Br |&1:1,&2:3,&3:5,&4:7,&5:9|"
     (prediction,) = gx.predict(model, many).values()
-    assert "its 16 of 32 isomers get" in prediction.note
+    assert "the mean over a sample of 16 of its 32 isomers; they get" in prediction.note
 
 
-def test_changes_begin_at_the_form_that_was_read_of_a_racemate():
-    found = gx.counterfactuals("lipophilicity", GROUPED[0], "> 1", n=2)
-    assert canonical_smiles(found.explanation.mol or found.explanation.smiles) == "CC(N)c1ccccc1"
-    assert not any("@" in each.smiles for each in found.ranked)
+def test_changes_of_a_racemate_are_racemates():
+    """They are compared with it by the mean over their isomers, as it is."""
+    model = gx.load("lipophilicity")
+    result = gx.counterfactuals(model, GROUPED[0], "> 1", n=2)
+    assert canonical_smiles(result.explanation.mol or result.explanation.smiles) == "CC(N)c1ccccc1"
+    racemates = [each for each in result.ranked if "|" in each.smiles]
+    assert racemates
+    for each in racemates:
+        of_isomer = gx.predict(model, each.smiles.split(" |")[0])["log D at pH 7.4"]
+        assert each.prediction.value == pytest.approx(of_isomer.value, abs=1e-5)  # of both images
+    assert all("@" not in each.smiles or each in racemates for each in result.ranked)
 
 
 def test_a_racemate_of_an_sd_file_comes_back_as_one(tmp_path):
@@ -295,7 +325,7 @@ def test_rows_say_what_isomers_and_likely_tautomers_get_if_that_is_wanted():
     said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
     assert rows[0]["note"] == f"{said} (blood-brain barrier)"
     assert not rows[1]["note"]
-    assert rows[2]["note"].count("its 2 isomers get") == 1
+    assert rows[2]["note"].count("its 2 isomers") == 1
     plain = PredictBatch(model)(drawn, [1, 2, 3])
     names = [name for name in plain[0] if name != "note"]
     assert [[row[n] for n in names] for row in plain] == [[r[n] for n in names] for r in rows]

@@ -1,6 +1,7 @@
 """The doors through which molecules come in, and the places that decide what they are."""
 
 import csv
+import inspect
 import pickle
 import re
 from pathlib import Path
@@ -8,11 +9,13 @@ from types import SimpleNamespace
 
 import pandas
 import pytest
+import typer
 from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
 import graphxai as gx
 from graphxai.chemistry.measurements import Measurements, compounds_of
+from graphxai.cli import main as cli
 from graphxai.contract.target import Target
 from graphxai.datasets.canonical_form import canonical_smiles
 from graphxai.datasets.molecules import molecule_graph, molecule_graphs
@@ -36,6 +39,7 @@ DECIDES = re.compile(
 PLACES = {
     "datasets/canonical_form.py": "the form",
     "datasets/features.py": "the features of the form",
+    "datasets/isomers.py": "which configurations the mean is over",
     "datasets/molecule_reading.py": "what published models read as drawn",
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/tautomer_form.py": "which protons of the form move",
@@ -60,6 +64,7 @@ WRITTEN = "SMILES that a reading before has written"
 READERS = {
     "datasets/canonical_form.py": "the form's own SMILES",
     "datasets/features.py": "the form's own SMILES",
+    "datasets/isomers.py": "rows of a table, to count those with several passes",
     "datasets/ionisation.py": "the user's, whose charges are told as they are drawn",
     "datasets/molecule_reading.py": DOOR,
     "datasets/tables/collections.py": DOOR,
@@ -133,6 +138,26 @@ def test_every_file_that_makes_molecules_of_text_is_known():
     assert files_with(READS) == set(READERS)
 
 
+def test_every_function_and_command_that_takes_molecules_names_its_door():
+    """The doors are tried below. A new one has to name its door, or what else it does."""
+    taking = {
+        name
+        for name in dir(gx)
+        if inspect.isfunction(function := getattr(gx, name))
+        and not name.startswith("_")
+        and MOLECULES & {*inspect.signature(function).parameters}
+    }
+    assert taking == {*FUNCTIONS}
+    commands = {*typer.main.get_command(cli.app).commands}
+    assert commands == {*COMMANDS} | WITHOUT_MOLECULES
+    named = {*FUNCTIONS.values(), *COMMANDS.values()}
+    assert {each for each in named if each not in DOORS} == {
+        "compares molecules as they are drawn",
+        "tells charges as they are drawn",
+        "graphs that a network of the user's own is fed",
+    }
+
+
 def in_training(tmp_path: Path, texts: list[str]) -> list[str]:
     """Return what training learns from these rows, without the alkanes beside them."""
     others = ["C" * k for k in range(1, 31)]
@@ -142,6 +167,12 @@ def in_training(tmp_path: Path, texts: list[str]) -> list[str]:
     return [
         smiles for smiles in clean_table(path, "smiles", ["y"]).canonical if smiles not in others
     ]
+
+
+def merged(tmp_path: Path, texts: list[str]) -> list[str]:
+    """Return the compound that duplicate rows become, or each if training learns several."""
+    learned = in_training(tmp_path, texts)
+    return learned if len(learned) == 1 else texts
 
 
 def nearest(_: Path, texts: list[str]) -> list[str]:
@@ -190,6 +221,7 @@ DOORS = {
     "graphs": lambda _, texts: [g.smiles for g in molecule_graphs(texts, **READING)],
     "processes": lambda _, texts: [g.smiles for g in molecule_graphs(texts, workers=2, **READING)],
     "training": in_training,
+    "duplicates": merged,
     "measurements": lambda _, texts: compounds_of(texts, "parent"),
     "predictions": lambda _, texts: predicted(MODEL, texts),
     "several models": lambda _, texts: predicted((MODEL, "lipophilicity"), texts),
@@ -200,6 +232,64 @@ DOORS = {
     "a file and workers": in_table,
     "Ray": on_ray,
 }
+# The door by which each public function of `gx` takes molecules in. A new one has to name it, or to
+# say what else it does with them.
+MOLECULES = {
+    *("a", "dataset", "explained", "graph", "graphs", "inputs", "measured", "molecule", "path"),
+    *("smiles", "table", "value"),
+}
+FUNCTIONS = {
+    "activity_cliffs": "compares molecules as they are drawn",
+    "adapt": "training",
+    "audit": "explanations",
+    "check": "explanations",
+    "clean_table": "duplicates",
+    "compare": "explanations",
+    "contrast": "explanations",
+    "counterfactual_set": "explanations",
+    "counterfactuals": "explanations",
+    "evaluate": "explanations",
+    "evaluate_cliffs": "explanations",
+    "explain": "explanations",
+    "explain_dataset": "Ray",
+    "explain_rows": "a file and workers",
+    "explore": "the app's sketcher",
+    "fit_explainer": "graphs",
+    "fit_masked_atoms": "graphs",
+    "fit_shares": "graphs",
+    "fragments": "explanations",
+    "free_wilson": "measurements",
+    "game": "predictions",
+    "ionisation": "tells charges as they are drawn",
+    "kernel_account": "predictions",
+    "learned_from": "training",
+    "pairs": "explanations",
+    "predict": "predictions",
+    "report": "explanations",
+    "rgroup_table": "R-groups",
+    "table_changes": "measurements",
+    "train": "training",
+    "train_table": "training",
+    "trust": "explanations",
+    "wrap": "graphs that a network of the user's own is fed",
+}
+# The same of the commands, apart from those that take no molecules.
+COMMANDS = {
+    "adapt": "training",
+    "app": "the app's sketcher",
+    "audit": "explanations",
+    "benchmark": "explanations",
+    "changes": "measurements",
+    "counterfactuals": "explanations",
+    "explain": "a file and workers",
+    "fit-explainer": "graphs",
+    "fit-masked-atoms": "graphs",
+    "fragments": "explanations",
+    "predict": "several models",
+    "report": "explanations",
+    "train": "duplicates",
+}
+WITHOUT_MOLECULES = {"demo", "examples", "methods", "models"}
 READING = {"canonical": True, "standardise": "parent"}
 ONE_COMPOUND = {
     "labels": ["CCOc1ccccc1", "CCOc1cccc[13cH]1", "[2H]C(C)Oc1ccccc1"],

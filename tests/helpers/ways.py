@@ -3,11 +3,16 @@
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rdkit import Chem
 from rdkit.Chem import AllChem
 
-from one_compound import ACID, AMINE
+import graphxai as gx
+from graphxai.datasets.tables.table import open_table
+from graphxai.tables.run import predict_table
+from one_compound import ACID, AMINE, MODELS
 
 Given = str | Chem.Mol
 BENZYLATION = AllChem.ReactionFromSmarts("[*:1]-[CH2][SiH3]>>[*:1]")
@@ -167,3 +172,19 @@ WAYS: dict[str, Callable[[Chem.Mol], Given | None]] = {
     "coming perception": perceived_anew,
     "reaction product": product_of_a_reaction,
 }
+
+
+def in_own_files(texts: list[str]) -> Iterator[tuple[str, dict[int, str]]]:
+    """Yield the structures as they are read from the files that the project writes, by suffix."""
+    model = gx.load(MODELS[0])
+    with TemporaryDirectory() as folder:
+        given = Path(folder) / "given.csv"
+        given.write_text("\n".join(["smiles", *texts]), encoding="utf-8")
+        for suffix in (".csv", ".smi", ".sdf"):
+            path = Path(folder) / f"own{suffix}"
+            if suffix == ".csv":
+                predict_table(model, given, path)
+            else:
+                gx.explain(model, texts, progress=False).save(path)
+            records = open_table(path).records()
+            yield suffix, dict(enumerate(record.cells["smiles"] for record in records))

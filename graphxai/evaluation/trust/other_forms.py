@@ -11,6 +11,8 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 
 from graphxai.contract.batching import Key
 from graphxai.contract.inputs import Input, prepare_each
+from graphxai.datasets.as_given import IS_MEAN
+from graphxai.datasets.canonical_form import smiles_with_groups, with_groups_of
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.compute.predicting import isomer_ranges, predictions_or_errors
 from graphxai.explanation.explanation import Explanation
@@ -61,7 +63,9 @@ def likely_tautomers(mol: Chem.Mol) -> list[str]:
     }
     least = enumerator.ScoreTautomer(plain) - MARGIN
     likely = sorted((-score, smiles) for smiles, score in scores.items() if score >= least)
-    return [smiles for _, smiles in likely[:MOST]]
+    of_atoms = range(mol.GetNumAtoms())
+    grouped = (with_groups_of(mol, forms[smiles], of_atoms) for _, smiles in likely[:MOST])
+    return list(map(smiles_with_groups, grouped))
 
 
 def _count(pattern: Chem.Mol, mol: Chem.Mol) -> int:
@@ -118,7 +122,8 @@ def form_notes(
         predictions: the predictions of every task.
     """
     notes: dict[Key, list[str]] = {
-        key: isomer_ranges(model, mol, undrawn=True) for key, mol in molecules.items()
+        key: [] if IS_MEAN in predictions[key][0].note else isomer_ranges(model, mol)
+        for key, mol in molecules.items()
     }
     for key, tautomers in _of_tautomers(model, molecules).items():
         for before in predictions[key]:
@@ -172,10 +177,11 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
     """
     from rdkit import Chem, rdBase
 
-    if item.molecule is not None:
-        size = item.molecule.GetNumAtoms()
-        order = np.random.default_rng(draw).permutation(size).tolist()
-        return Chem.RenumberAtoms(item.molecule, order), order
+    if item.molecule is not None or item.isomers:
+        # the groups of a racemate are in its SMILES, and not in the form that was read
+        mol = item.molecule or Chem.MolFromSmiles(item.smiles or "")
+        order = np.random.default_rng(draw).permutation(mol.GetNumAtoms()).tolist()
+        return Chem.RenumberAtoms(mol, order), order
     if item.smiles is None:
         if "structure" not in item.data:  # the graph is one of a wrapped model
             return None

@@ -43,11 +43,13 @@ from graphxai.visualization import PlainGraph
 
 from .models import Model, provenance
 from .predicting import (
+    all_passes,
     mean_explanation,
+    mean_of,
     nearness_when_read,
     or_not_finite,
+    outputs_of_passes,
     ranges_of,
-    with_isomers,
     without_errors,
 )
 
@@ -103,9 +105,18 @@ def explanations_or_errors(
     origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
-    prepared = with_isomers(model, prepared)
+    rising = [*map(float, range(model.config.num_outputs))]
+    either = [wanted.settled(model.config, outputs) for outputs in (rising, rising[::-1])]
+    if either[0] != either[1] and any(item.isomers for _, item in prepared):
+        # of all isomers, the class that the mean predicts is explained
+        apart = [pair for pair in prepared if pair[1].isomers]
+        prepared = [pair for pair in prepared if not pair[1].isomers]
+        about: dict[str, Any] = {"wrt": wrt, "training": training}
+        for key, item, outputs, _ in outputs_of_passes(model, apart):
+            about["target"] = wanted.settled(model.config, mean_of(outputs))
+            yield from explanations_or_errors(model, [(key, item)], explainer, **about)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
-    waiting: dict[int, Explanation | NotFiniteError] = {}  # of a first pass
+    waiting: dict[int, list[tuple[Explanation | NotFiniteError, list[float]]]] = {}
     joins = partial(joins_others, model, explainer.traits.needs_gradients)
     shared = joins if explainer.traits.nodes_share_passes else lambda item: False
     groups = joined_nodes(passes, shared, MAX_GRAPHS)
@@ -142,12 +153,9 @@ def explanations_or_errors(
         for row, ((key, item), each) in enumerate(asked):
             near = nearness_when_read(item, training)
             result = or_not_finite(explained.explanation, row, each, near)
-            if item.mirrored is None:
-                yield key, result
-            elif (first := waiting.pop(id(item), None)) is None:
-                waiting[id(item)] = result
-            else:
-                yield key, mean_explanation(first, result)
+            of_pass = result, explained.outputs[row]
+            if (of_item := all_passes(waiting, item, of_pass)) is not None:
+                yield key, mean_explanation(model, item, of_item, near, explained.ranges[row])
 
 
 def _shares(attribution: Attribution) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import platform
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from graphxai.contract.checkpoint_files import PROCESS, SUM, stored_format
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import require_contract
-from graphxai.datasets.as_given import AS_DRAWN, Standardisation
+from graphxai.datasets.as_given import AS_DRAWN, Isomers, Standardisation
 from graphxai.datasets.graph import is_data
 from graphxai.models.graphormer import load_model, locate, require_purpose
 from graphxai.wrapping.chemprop.paths import is_chemprop_path
@@ -31,6 +31,7 @@ def load(
     name_or_path: str | Path,
     *,
     as_drawn: bool = False,
+    isomers: Isomers = "groups",
     molecule_features: Any = (),
     extra_features: Any = None,
 ) -> "Model":
@@ -46,6 +47,8 @@ def load(
     if match := _IN_MODULE.fullmatch(str(name_or_path)):
         return _from_module(Path(match[1]), match[2])
     if is_chemprop_path(name_or_path):
+        if isomers != "groups":
+            raise ValueError("a model of chemprop reads isomers as drawn: leave out isomers.")
         from graphxai.wrapping.chemprop.loading import load_chemprop  # imports PyG
 
         return load_chemprop(name_or_path, molecule_features, extra_features)
@@ -58,8 +61,8 @@ def load(
 
         if stored == PROCESS:
             return load_process(folder, as_drawn=as_drawn)
-        return load_sum(folder, lambda base: load(base, as_drawn=as_drawn))
-    return load_model(name_or_path, as_drawn=as_drawn)
+        return load_sum(folder, lambda base: load(base, as_drawn=as_drawn, isomers=isomers))
+    return load_model(name_or_path, as_drawn=as_drawn, isomers=isomers)
 
 
 def _from_module(path: Path, name: str) -> "Model":
@@ -119,6 +122,29 @@ def standardisation_of(model: "Model") -> Standardisation:
     return way
 
 
+def isomers_meant(model: "Model") -> Isomers:
+    """Return over which isomers a model's results are the mean: "one" where it sees none apart."""
+    config: Any = getattr(model, "base", model).config  # a process sees no configuration
+    meant: Isomers = getattr(config, "isomers", "one")
+    return meant if getattr(config, "ties", "") == "average" else "one"
+
+
+def takes_several_passes(models: "Sequence[Model]", smiles: Iterable[str]) -> int:
+    """Return for how many molecules one of the models answers by the mean over several passes."""
+    ways = {isomers_meant(model) for model in models} - {"one"}
+    networks: list[Any] = [getattr(model, "base", model) for model in models]
+    is_symmetric = any(getattr(network.config, "symmetric", False) for network in networks)
+    if not ways and not is_symmetric:
+        return 0
+    from graphxai.datasets.isomers import has_undrawn_centres
+
+    return sum(
+        ("@" in text and (is_symmetric or "|" in text))
+        or ("mean" in ways and has_undrawn_centres(text))
+        for text in smiles
+    )
+
+
 def mark_explained_for(model: Model, inputs: Any, node: Any, pair: Any) -> Any:
     """Note in each input which node or pair is explained, if the model answers for these.
 
@@ -162,6 +188,7 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
         "options": options,
         "versions": versions(),
         **({"standardise": standardise} if standardise else {}),
+        **({"isomers": "mean"} if isomers_meant(model) == "mean" else {}),
     }
 
 

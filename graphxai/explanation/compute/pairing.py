@@ -17,7 +17,7 @@ from graphxai.explanation.pairs import Pairs
 
 from .explaining import explanations_or_errors
 from .models import Model
-from .predicting import or_not_finite
+from .predicting import all_passes, mean_of, or_not_finite
 
 
 def pairs_or_errors(
@@ -50,7 +50,7 @@ def pairs_or_errors(
     rules = rules_of(explainer)
     usable = [entry for entry in encoded if entry[0] in explanations]
     passes = [(entry, each) for entry in usable for each in entry[1].passes]
-    waiting: dict[int, tuple[NDArray[np.floating], Any]] = {}  # of a first pass
+    waiting: dict[int, list[tuple[NDArray[np.floating], Any]]] = {}
     for part in batches_for(model, passes):
         batch = collated(model, part)
         heads: Any = [None] * len(part)
@@ -68,11 +68,9 @@ def pairs_or_errors(
             tokens = item.num_nodes + 1
             of_graph = relevance[row, :, :tokens, :tokens].numpy().copy()
             of_head = None if heads[row] is None else heads[row].numpy().copy()
-            if item.mirrored is not None and number not in waiting:
-                waiting[number] = of_graph, of_head
+            of_passes = all_passes(waiting, item, (of_graph, of_head))
+            if of_passes is None:
                 continue
-            first, first_heads = waiting.pop(number, (of_graph, of_head))
-            of_graph = (of_graph + first) / 2
-            of_head = None if of_head is None else (of_head + first_heads) / 2
+            of_graph, of_head = map(mean_of, zip(*of_passes, strict=True))
             about = distances[row], has_graph_token, num_layers, of_head
             yield number, or_not_finite(Pairs, explanations[number], of_graph, *about)

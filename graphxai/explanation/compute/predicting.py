@@ -70,45 +70,44 @@ def predictions_or_errors(
         training: the model's training set, to tell how near each molecule is to it. Without one,
             this is unknown.
     """
-    prepared = with_isomers(model, prepared)
-    for key, item, outputs, ranges in _outputs(model, prepared):
-        about = nearness_when_read(item, training), ranges, item.note, item.parent
-        yield key, or_not_finite(read_outputs, model.config, outputs, *about)
+    for key, item, outputs, ranges in outputs_of_passes(model, prepared):
+        about = nearness_when_read(item, training), ranges
+        read = or_not_finite(read_passes, model, item, outputs, *about)
+        yield key, read if isinstance(read, NotFiniteError) else read[0]
 
 
-def with_isomers(
-    model: Model, prepared: Sequence[tuple[Key, Input]]
-) -> Sequence[tuple[Key, Input]]:
-    """Add what their isomers get to the notes of molecules with groups & and o."""
-    return [
-        (key, item)
-        if item.as_given is None or not item.as_given.has_groups
-        else (key, replace(item, as_given=_with_range(model, item, item.as_given)))
-        for key, item in prepared
-    ]
+def read_passes(
+    model: Model, item: Input, outputs: Sequence[Sequence[float]], nearness: Any, ranges: Any
+) -> "tuple[Predictions, AsGiven | None]":
+    """Return the predictions of the mean over the passes of an input, and what was done to it.
+
+    That ends with the range of what the isomers of a molecule get, if there are several.
+    """
+    as_given, note = item.as_given, item.note
+    if as_given is not None and item.isomers:
+        size = len(outputs) // (1 + len(item.isomers))  # passes of an isomer
+        each = [mean_of(outputs[k : k + size]) for k in range(0, len(outputs), size)]
+        said = _ranges([read_outputs(model.config, row) for row in each])
+        as_given = as_given._replace(changes=(*as_given.changes, f"they get {said}"))
+        note = as_given.sentence
+    about = nearness, ranges, note, item.parent
+    return read_outputs(model.config, mean_of(outputs), *about), as_given
 
 
-def _with_range(model: Model, item: Input, as_given: "AsGiven") -> "AsGiven":
-    """Add to what was done to a molecule the range of what its isomers get."""
-    from rdkit import Chem
+def isomer_ranges(model: Model, mol: "Mol") -> list[str]:
+    """Return the sentence on what the isomers at undrawn centres of a molecule get; [] for one."""
+    from graphxai.datasets.isomers import isomers_in_order, undrawn_centres
 
-    mol = item.molecule or Chem.MolFromSmiles(item.smiles)
-    changes = (*as_given.changes, *isomer_ranges(model, mol, undrawn=False))
-    return as_given._replace(changes=changes)
-
-
-def isomer_ranges(model: Model, mol: "Mol", *, undrawn: bool) -> list[str]:
-    """Return the sentence on what the isomers of a molecule get, see `isomers_of`; [] for one."""
-    from graphxai.datasets.canonical_form import isomers_of, undrawn_centres
-
-    isomers, total = isomers_of(mol, undrawn_centres(mol) if undrawn else ())
-    if total < 2:
-        return []
+    isomers, count = isomers_in_order(mol, mol, undrawn_centres(mol))
     usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]
     computed = dict(predictions_or_errors(model, list(enumerate(usable))))
     rows = [row for row in computed.values() if not isinstance(row, NotFiniteError)]
-    count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
-    return [f"its {count} isomers get {', '.join(map(_range, zip(*rows, strict=True)))}"]
+    return [f"{count} isomers get {_ranges(rows)}"] if rows else []
+
+
+def _ranges(rows: Sequence[Predictions]) -> str:
+    """Return for each task between what the predictions of several isomers lie."""
+    return ", ".join(map(_range, zip(*rows, strict=True)))
 
 
 def _range(predictions: Sequence[Prediction]) -> str:
@@ -123,66 +122,86 @@ def _range(predictions: Sequence[Prediction]) -> str:
     return f"{low if low == high else f'{low} to {high}'}{of} ({task})"
 
 
-def _outputs(
+def outputs_of_passes(
     model: Model, prepared: Sequence[tuple[Key, Input]]
-) -> Iterator[tuple[Key, Input, list[float], Mapping[str, Conformal | OwnSpread]]]:
-    """Yield each encoded input with its outputs, the mean over its passes, and its ranges.
+) -> Iterator[tuple[Key, Input, list[list[float]], Mapping[str, Conformal | OwnSpread]]]:
+    """Yield each encoded input with the outputs of its passes, and its ranges.
 
     One pass answers for all nodes of a graph that are asked about.
     """
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
-    waiting: dict[int, list[float]] = {}  # the outputs of a first pass
+    waiting: dict[int, list[list[float]]] = {}
     for part in batches_for(model, joined_nodes(passes, lambda item: True, len(passes))):
         batch = collated(model, part)
         with evaluating(model), torch.inference_mode():
             outputs = model(batch).double().reshape(-1, model.config.num_outputs).tolist()
         asked = [pair for group, _ in part for pair in group]
         ranges = ranges_of(model, batch, len(asked))
-        for ((key, item), _), of_item, of_ranges in zip(asked, outputs, ranges, strict=True):
-            if item.mirrored is None:
+        for ((key, item), _), of_pass, of_ranges in zip(asked, outputs, ranges, strict=True):
+            if (of_item := all_passes(waiting, item, of_pass)) is not None:
                 yield key, item, of_item, of_ranges
-            elif (first := waiting.pop(id(item), None)) is None:
-                waiting[id(item)] = of_item
-            else:
-                mean = [(a + b) / 2 for a, b in zip(first, of_item, strict=True)]
-                yield key, item, mean, of_ranges
+
+
+def all_passes(
+    waiting: dict[int, list[Result]], item: Input, result: Result
+) -> list[Result] | None:
+    """Keep the result of a pass of an input, and return those of all passes with the last one.
+
+    They come in the order of `item.passes`, since all are of one size.
+    """
+    of_item = waiting.setdefault(id(item), [])
+    of_item.append(result)
+    return waiting.pop(id(item)) if len(of_item) == len(item.passes) else None
 
 
 def mean_explanation(
-    first: Explanation | NotFiniteError, second: Explanation | NotFiniteError
+    model: Model,
+    item: Input,
+    results: Sequence[tuple[Explanation | NotFiniteError, list[float]]],
+    nearness: Any,
+    ranges: Any,
 ) -> Explanation | NotFiniteError:
-    """Return the mean of the explanations of a molecule and its mirror image, of one value each.
+    """Return the mean of the explanations of an input's passes, each given with its outputs.
 
     Every share is linear in what it is the mean of, so its ledger closes as theirs do.
     """
-    if isinstance(first, Exception) or isinstance(second, Exception):
-        return first if isinstance(first, Exception) else second
+    explanations = []
+    for result, _ in results:
+        if isinstance(result, Exception):
+            return result
+        explanations.append(result)
+    first = explanations[0]
+    if len(explanations) == 1:
+        return first
     of_values = {
-        name: _mean(getattr(first, name), getattr(second, name))
+        name: mean_of([getattr(each, name) for each in explanations])
         for name in (
             *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
             *("output", "without_nodes"),
         )
     }
-    pairs = zip(first.predictions, second.predictions, strict=True)
-    predictions = tuple(a._with(value=_mean(a.value, b.value)) for a, b in pairs)
+    ledger = first.ledger and Ledger(**mean_of([vars(each.ledger) for each in explanations]))
+    outputs = [of_pass for _, of_pass in results]
+    predictions, as_given = read_passes(model, item, outputs, nearness, ranges)
     of_task = {prediction.task: prediction for prediction in predictions}
     return replace(
         first,
         **of_values,
-        ledger=first.ledger
-        and second.ledger
-        and Ledger(**_mean(vars(first.ledger), vars(second.ledger))),
+        ledger=ledger,
         predictions=predictions,
         prediction=of_task[first.prediction.task],
+        as_given=as_given,
     )
 
 
-def _mean(first: Any, second: Any) -> Any:
-    """Return the mean of two numbers or arrays, or of those in two dicts; None if there is none."""
+def mean_of(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, arrays, lists, or of those in dicts; None if one is missing."""
+    first = values[0]
     if isinstance(first, dict):
-        return {name: _mean(first[name], second[name]) for name in first}
-    return None if first is None or second is None else (first + second) / 2
+        return {name: mean_of([each[name] for each in values]) for name in first}
+    if isinstance(first, list):
+        return [mean_of(column) for column in zip(*values, strict=True)]
+    return None if any(each is None for each in values) else sum(values) / len(values)
 
 
 def ranges_of(

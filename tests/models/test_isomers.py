@@ -1,0 +1,145 @@
+"""A racemate, or an undefined centre if that is wanted, gets the mean over its isomers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import graphxai as gx
+from graphxai.contract.inputs import prepare_for
+from graphxai.contract.tasks import Task
+from graphxai.datasets.molecules import molecule_graph
+from graphxai.models.graphormer import Graphormer
+from graphxai.tables.batches import ExplainBatch, PredictBatch
+
+DIASTEREOMERS = "C[C@H](N)[C@H](O)c1ccc(Cl)cc1"
+ALL_FOUR = [f"C[C@{a}H](N)[C@{b}H](O)c1ccc(Cl)cc1" for a in ("", "@") for b in ("", "@")]
+RACEMATES = {
+    "CC[C@H](N)c1ccccc1 |&1:2|": ["CC[C@H](N)c1ccccc1", "CC[C@@H](N)c1ccccc1"],
+    f"{DIASTEREOMERS} |&1:1,3|": [ALL_FOUR[0], ALL_FOUR[3]],
+    f"{DIASTEREOMERS} |&1:1,o1:3|": ALL_FOUR,
+    "C[C@H](O)CC[C@H](C)O |&1:1,&2:5|": [
+        f"C[C@{a}H](O)CC[C@{b}H](C)O" for a in ("", "@") for b in ("", "@")
+    ],
+}
+
+
+@pytest.mark.parametrize("racemate", RACEMATES)
+@pytest.mark.parametrize("name", ["bace", "lipophilicity"])
+@pytest.mark.parametrize("method", ["lrp", "occlusion"])
+def test_every_number_of_a_racemate_is_the_mean_over_its_isomers(name, method, racemate):
+    """A meso form is two of four choices of configurations, and counts twice."""
+    model = gx.load(name)
+    e, *isomers = gx.explain(model, [racemate, *RACEMATES[racemate]], method)
+    np.testing.assert_allclose(e.relevance, np.mean([i.relevance for i in isomers], 0), atol=2e-6)
+    assert e.output == pytest.approx(np.mean([i.output for i in isomers]), abs=2e-6)
+    shown = next(iter(gx.predict(model, racemate).values()))
+    if shown.value is not None:
+        assert shown.value == pytest.approx(e.output, abs=2e-6)
+    else:  # the probability is that of the mean of the log-odds, which the explanation adds up to
+        share = shown.probabilities["active"]
+        assert np.log(share / (1 - share)) == pytest.approx(e.output, abs=2e-6)
+    assert shown.note == e.note
+    assert e.smiles == racemate
+    if e.additive:
+        assert abs(e.ledger.unexplained) < 1e-5
+        ledgers = [i.ledger for i in isomers]
+        assert e.ledger.nodes == pytest.approx(np.mean([i.nodes for i in ledgers]), abs=2e-6)
+
+
+def test_an_undefined_centre_is_a_racemate_if_that_is_wanted():
+    plain, mean = gx.load("bace"), gx.load("bace", isomers="mean")
+    undefined, racemate = "CC[CH](N)c1ccccc1", "CC[C@@H](N)c1ccccc1 |&1:2|"
+    as_before, drawn = gx.explain(plain, [undefined, racemate])
+    e = gx.explain(mean, undefined)
+    np.testing.assert_allclose(e.relevance, drawn.relevance, atol=2e-6)
+    assert abs(e.relevance - as_before.relevance).max() > 1e-4
+    assert not as_before.note
+    assert e.note == drawn.note
+    assert e.note.startswith("the mean over its 2 isomers; they get ")
+    assert "isomers" in e.provenance
+    assert "isomers" not in as_before.provenance
+
+
+def test_undefined_and_drawn_centres_are_told_apart():
+    """The drawn one stays as it is; with the mean, the other has both configurations."""
+    model = gx.load("bace", isomers="mean")
+    e, *isomers = gx.explain(model, ["C[C@H](N)C(O)c1ccc(Cl)cc1", *ALL_FOUR[:2]])
+    assert [len(prepare_for(model, s).passes) for s in (e.smiles, ALL_FOUR[0])] == [2, 1]
+    np.testing.assert_allclose(e.relevance, np.mean([i.relevance for i in isomers], 0), atol=2e-6)
+
+
+MANY = "C[C@H](F)[C@@H](O)[C@H](Cl)[C@H](N)[C@@H](C)Br |&1:1,&2:3,&3:5,&4:7,&5:9|"
+INVERTED = "C[C@@H](F)[C@@H](O)[C@@H](Cl)[C@H](N)[C@@H](C)Br |&1:1,&2:3,&3:5,&4:7,&5:9|"
+BACKWARDS = "C[C@H](Br)[C@@H](N)[C@@H](Cl)[C@H](O)[C@@H](F)C |&1:1,&2:3,&3:5,&4:7,&5:9|"
+
+
+def test_a_sample_of_many_isomers_depends_on_no_drawing():
+    """It has 16 of 32 isomers, and no other way of drawing the compound has others."""
+    model = gx.load("bace")
+    codes = [each.graph.x[:, 1].tolist() for each in prepare_for(model, MANY).passes]
+    assert len(codes) == len({tuple(each) for each in codes}) == 16
+    rows = [list(row.values()) for row in gx.predict(model, [MANY, INVERTED, BACKWARDS])]
+    first, *others = ([row[0].probabilities["active"], row[1].value] for row in rows)
+    for other in others:
+        assert other == pytest.approx(first, abs=1e-5)
+
+
+@pytest.mark.parametrize("racemate", list(RACEMATES)[:3])
+def test_fragments_pairs_and_trust_are_those_of_the_mean(racemate):
+    model = gx.load("lipophilicity")
+    parts = gx.fragments(gx.explain(model, racemate), method="shapley")
+    ledger = parts.explanation.ledger
+    assert ledger.nodes + ledger.biases == pytest.approx(ledger.output, abs=1e-5)
+    of_pairs, *isomers = gx.pairs(model, [racemate, *RACEMATES[racemate]])
+    mean = np.mean([each.matrix for each in isomers], 0)
+    np.testing.assert_allclose(of_pairs.matrix, mean, atol=2e-6)
+    signs = gx.trust(model, racemate).signs
+    (sign,) = [each for each in signs if each.name == "equivalent inputs"]
+    assert sign.level == "good"
+
+
+def test_every_table_has_the_mean():
+    texts = [*RACEMATES, "CCO", "CC(N)c1ccccc1"]
+    model = gx.load("bace")
+    expected = [next(iter(row.values())) for row in gx.predict(model, texts)]
+    for batch in (PredictBatch(model), ExplainBatch(model), PredictBatch((model, "lipophilicity"))):
+        rows = batch(texts, range(len(texts)))
+        column = next(
+            name for name in rows[0] if name.endswith("active") and "inactive" not in name
+        )
+        shares = [float(row[column]) for row in rows]
+        assert shares == pytest.approx([p.probabilities["active"] for p in expected], abs=1e-4)
+        for row, prediction in zip(rows, expected, strict=True):
+            assert prediction.note in row["note"]
+    noted = PredictBatch(model, forms=True)(texts, range(len(texts)))
+    assert [row["note"].count("isomers") for row in noted] == [1, 1, 1, 1, 0, 1]
+
+
+def test_of_several_classes_the_one_that_the_mean_predicts_is_explained():
+    """Each isomer alone is predicted to be of another class."""
+    tasks = (Task("kind", "multiclass", classes=("a", "b", "c")),)
+    torch.manual_seed(1)
+    model = Graphormer(replace(gx.load("blood-brain-barrier").config, tasks=tasks)).eval()
+    racemate, isomers = next(iter(RACEMATES.items()))
+    inputs = [prepare_for(model, smiles).data for smiles in isomers]
+    with torch.no_grad():
+        outputs = model(model.collate(inputs)).double()  # (2, 3)
+        half = (outputs[0] - outputs[1]).float() / 2
+        last = [each for each in model.modules() if isinstance(each, torch.nn.Linear)][-1]
+        last.bias -= outputs.mean(0).float() + half.abs().max() * torch.tensor([0.0, 0.0, -0.1])
+        each = model(model.collate(inputs))
+    assert len({*each.argmax(1).tolist(), int(each.mean(0).argmax())}) > 1
+    e = gx.explain(model, racemate)
+    assert e.prediction.label == "abc"[each.mean(0).argmax()]
+    assert e.target.endswith(e.prediction.label)
+    assert e.output == pytest.approx(float(each.mean(0).max()), abs=1e-5)
+
+
+def test_training_and_published_models_read_one_graph():
+    graph = molecule_graph(f"{DIASTEREOMERS} |&1:1,o1:3|", canonical=True, standardise="parent")
+    assert graph.get("isomers") is None
+    assert not graph.x[:, 1].any()
+    config = replace(gx.load("bace").config, ties="floyd")
+    assert len(prepare_for(Graphormer(config).eval(), f"{DIASTEREOMERS} |&1:1|").passes) == 1
