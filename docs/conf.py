@@ -20,7 +20,7 @@ shutil.copytree(
 )
 
 # Five of the benchmarks are pages; their links to other files of the repository become names.
-BENCHMARKS = ("reproduce", "faithfulness", "hybrids", "ground_truth", "moleculeace")
+BENCHMARKS = ("reproduce", "faithfulness", "hybrids", "ground_truth", "moleculeace", "intervals")
 (DOCS / "benchmarks").mkdir(exist_ok=True)
 for name in BENCHMARKS:
     text = (DOCS.parent / "benchmarks" / f"{name}.md").read_text(encoding="utf-8")

@@ -164,11 +164,18 @@ class Prediction:
 
     @property
     def range(self) -> str:
-        """The interval or the classes as text, `90 %: 5.12 to 7.90`, or "" without `conformal`."""
+        """The interval or the classes as text, `90 %: 5.12 to 7.90`, or "" without `conformal`.
+
+        A class that is left alone without being likely is named by what the set excludes:
+        `inactive ruled out at 90 %`.
+        """
         share = f"{100 * self.level:g} %"
         if self.label is not None and (interval := self.interval) is not None:
             return f"{share}: {interval[0]:.0%} to {interval[1]:.0%}"
         if (classes := self.classes) is not None:
+            others = [name for name in self.probabilities if name not in classes]
+            if len(classes) == 1 and max(self.probabilities.values()) < self.level:
+                return f"{' and '.join(others)} ruled out at {share}"  # though this one is not sure
             return f"{share}: {' or '.join(classes)}"
         if (interval := self.interval) is None:
             return ""

@@ -22,6 +22,7 @@ from graphxai.learning.predicting import encode_all, task_readings
 from graphxai.learning.source import Source
 from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
+from graphxai.models.process import SummedModel
 
 FloatArray = NDArray[np.float64]
 MIN_FOR_TEMPERATURE = 20  # labels
@@ -37,11 +38,14 @@ class Calibration:
         temperatures: by task, the number by which its logits are divided; None if there is none.
         coverage: by task, how often intervals or sets of classes hold on the test part.
         test_readings: by task, probabilities and values for the test part.
+        unseen: by task, what the calibrated model stands for on the training part, from what had
+            not learned from each molecule; empty if nothing says that.
     """
 
     temperatures: dict[str, float | None]
     coverage: dict[str, Any]
     test_readings: list[FloatArray]
+    unseen: list[Unseen]
 
 
 def calibrate(learned: LearnedModel, source: Source) -> Calibration:
@@ -66,13 +70,16 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
     if held_out:
         tested = unseen_by_task(test_readings, test, train)
         names = [task.name for task in source.tasks]
-        more = dict(zip(names, of_valid, strict=False)) if unseen else {}
+        more = {
+            name: [*of_valid[k : k + 1], *learned.left_out[k : k + 1]] if unseen else []
+            for k, name in enumerate(names)
+        }
         coverage = calibrate_readings(model, unseen or of_valid, tested, more)
     for member in members_of(model):
         if not hasattr(member, "mean_node"):
             continue
         measure_mean_node(member, encode_all(train.graphs, member.config))
-    return Calibration(temperatures, coverage, test_readings)
+    return Calibration(temperatures, coverage, test_readings, unseen)
 
 
 def _unseen_in_training(learned: LearnedModel, source: Source) -> list[Unseen]:
@@ -109,6 +116,8 @@ def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, 
     """
     tasks, columns = model.config.tasks, model.config.columns
     temperatures: dict[str, float | None] = dict.fromkeys(task.name for task in tasks)
+    if isinstance(model, SummedModel):
+        return temperatures  # its two models were calibrated
     for task, part, each in zip(tasks, columns, unseen, strict=False):
         labels = torch.from_numpy(each.y)
         temperature = task_temperature(task, _logits(task, each.readings), labels)
@@ -117,6 +126,11 @@ def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, 
             for member in members_of(model):
                 scale_logits(member, part, temperature)
     return temperatures
+
+
+def mean_readings(task: Task, a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return the readings of the mean of two models' outputs."""
+    return _readings(task, (_logits(task, a) + _logits(task, b)) / 2)
 
 
 def tempered(task: Task, readings: FloatArray, temperature: float | None) -> FloatArray:

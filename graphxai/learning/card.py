@@ -13,8 +13,8 @@ from graphxai.learning.teachers.forests import trees_for
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.learning.teachers.stacking import FOLDS, SOURCES
 from graphxai.learning.training import LearnedModel, RunSource
-from graphxai.models.graphormer import LoadedModel, members_of
-from graphxai.models.process import KernelProcess
+from graphxai.models.graphormer import members_of
+from graphxai.models.process import KernelProcess, SummedModel
 
 # The card of a run. A paragraph is one line, and it is left out if it is empty.
 TEMPLATE = """
@@ -139,8 +139,11 @@ def run_card(
     return "\n\n".join(paragraph for paragraph in filled if paragraph) + "\n"
 
 
-def _model_text(model: LoadedModel | KernelProcess, parameters: str) -> str:
+def _model_text(model: Any, parameters: str) -> str:
     """Say what kind of model it is, and how large."""
+    if isinstance(model, SummedModel):
+        both = (_model_text(each, parameters).rstrip(",") for each, _ in model.summands)
+        return f"The mean of two models ({' and '.join(both)}),"
     if isinstance(model, KernelProcess):
         return f"A Gaussian process, carried by {model.config.carriers:,} molecules,"
     networks, config = len(members_of(model)), model.config

@@ -26,7 +26,6 @@ from graphxai.models.graphormer import LoadedModel
 
 FloatArray = NDArray[np.float64]
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
-LEAST_GAIN = 2.0  # log-likelihood that a larger slope must gain
 LESS = 0.98  # factor by which it must make sets smaller
 LARGEST = 1000  # molecules per task, or class, whose scores are stored
 FEW = 20  # far molecules, below which their coverage says nothing
@@ -66,7 +65,7 @@ def calibrate_readings(
     model: LoadedModel,
     valid: Sequence[Unseen],
     test: Sequence[Unseen],
-    more: Mapping[str, Unseen] | None = None,
+    more: Mapping[str, Sequence[Unseen]] | None = None,
 ) -> dict[str, Any]:
     """Set `model.conformal` from its predictions for unseen graphs, and measure its coverage.
 
@@ -85,7 +84,7 @@ def calibrate_readings(
     """
     report: dict[str, Any] = {}
     for task, held_out, tested in zip(model.config.tasks, valid, test, strict=True):
-        sources = [held_out, *([more[task.name]] if more and task.name in more else [])]
+        sources = [held_out, *(more or {}).get(task.name, ())]
         slope = best_slope(task, held_out)
         scores = [conformal_scores(task, each, slope) for each in sources]
         conformal = pooled(scores)
@@ -179,6 +178,18 @@ def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> Floa
     return np.array([table.similarities(molecule).max() for molecule in bits])
 
 
+def nearest_of_others(smiles: Sequence[str]) -> FloatArray:
+    """Return the ECFP4 Tanimoto similarity of each molecule to the nearest of the others, (n,)."""
+    with rdBase.BlockLogs():
+        bits = [ecfp4_bits(Chem.MolFromSmiles(each)) for each in smiles]
+    table, nearest = BitTable(bits), np.zeros(len(bits))
+    for place, molecule in enumerate(bits):
+        similarities = table.similarities(molecule)
+        similarities[place] = 0
+        nearest[place] = similarities.max()
+    return nearest
+
+
 def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:
     """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
     nearest = np.zeros(len(smiles))
@@ -191,32 +202,25 @@ def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.int
 
 
 def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
-    """Return how fast difficulty grows away from what was learned, as the errors show.
+    """Return how fast the margins of classes grow away from what was learned, as the errors show.
 
-    For values it is the slope with the largest likelihood of the absolute errors, under a Laplace
-    distribution whose width is proportional to the difficulty. For classes it is the one with the
-    smallest sets at this level. It is 0 where similarity to what was learned does not go with the
-    errors, so that all intervals have the same width.
+    It is the slope with the smallest sets at this level, and 0 where similarity to what was learned
+    does not go with the errors. It is 0 for values, whose intervals depend on similarity itself.
     """
     labelled = _labelled(unseen.readings, unseen.y)
-    if unseen.similarity is None or not labelled.any():
+    if not task.classes or unseen.similarity is None or not labelled.any():
         return 0.0
     read, y = unseen.readings[labelled], unseen.y[labelled]
     best, smallest = 0.0, np.inf
-    factor = np.exp(-LEAST_GAIN / len(y)) if task.kind == "regression" else LESS
     for slope in SLOPES:
         difficulty = 1 + slope * (1 - unseen.similarity[labelled])
-        if task.kind == "regression":
-            # exp(-log-likelihood / n), up to a constant
-            size = np.exp(np.log(difficulty).mean()) * (np.abs(y - read) / difficulty).mean()
-        else:
-            margins = _margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
-            limits = [
-                np.quantile(margins[y == code, code], level) if (y == code).any() else np.inf
-                for code in range(len(task.classes))
-            ]
-            size = (margins <= limits).sum(1).mean()
-        if size < factor * smallest:
+        margins = _margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
+        limits = [
+            np.quantile(margins[y == code, code], level) if (y == code).any() else np.inf
+            for code in range(len(task.classes))
+        ]
+        size = (margins <= limits).sum(1).mean()
+        if size < LESS * smallest:
             best, smallest = slope, float(size)
     return best
 
@@ -301,19 +305,20 @@ def conformal_scores(task: Task, unseen: Unseen, slope: float = 1.0) -> Conforma
     drawn = np.concatenate(
         [k if len(k) <= LARGEST else rng.choice(k, LARGEST, replace=False) for k in groups]
     )
+    if task.kind == "regression":
+        scores = np.abs(y[drawn] - read[drawn]).tolist()
+        near = () if similarity is None else np.round(similarity[drawn], 4).tolist()
+        return Conformal({VALUES: scores}, 0.0, near)
     slope = 0.0 if similarity is None else slope
     unscored = Conformal({}, slope)
     difficulty = np.array(
         [unscored.difficulty(None if similarity is None else similarity[k]) for k in drawn]
     )
-    if task.kind == "regression":
-        scores = {VALUES: np.abs(y[drawn] - read[drawn]) / difficulty}
-    else:
-        labels = y[drawn].astype(int)
-        margins = _margins(_by_class(task, read[drawn]))[np.arange(len(drawn)), labels]
-        margins /= difficulty
-        scores = {name: margins[labels == code] for code, name in enumerate(task.classes)}
-    return Conformal({key: np.sort(values).tolist() for key, values in scores.items()}, slope)
+    labels = y[drawn].astype(int)
+    margins = _margins(_by_class(task, read[drawn]))[np.arange(len(drawn)), labels]
+    margins /= difficulty
+    by_name = {name: margins[labels == code] for code, name in enumerate(task.classes)}
+    return Conformal({key: np.sort(values).tolist() for key, values in by_name.items()}, slope)
 
 
 def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
@@ -322,10 +327,12 @@ def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
     if not scored:
         return None
     scores = {
-        key: sorted(score for source in scored for score in source.scores[key])
+        key: [score for source in scored for score in source.scores[key]]
         for key in scored[0].scores
     }
-    return Conformal(scores, scored[0].slope)
+    near = [similarity for source in scored for similarity in source.similarity]
+    known = len(near) == len(scores.get(VALUES, ()))
+    return Conformal(scores, scored[0].slope, near if known else ())
 
 
 def guess_width(task: Task, y: FloatArray, level: float = LEVEL) -> float | None:

@@ -7,7 +7,7 @@ calibrated, scored beside other models, and written with its card.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from graphxai.datasets.graph_folders import load_graphs
-from graphxai.learning.calibration import Calibration, calibrate
+from graphxai.learning.calibration import Calibration, calibrate, mean_readings
 from graphxai.learning.card import PREDICTORS, leading, mean_scores
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware, resumable_in
@@ -37,6 +37,8 @@ from graphxai.learning.settings import (
 from graphxai.learning.table import split_table
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.learning.writing import record_run, write_run
+from graphxai.models.graphormer import load_model
+from graphxai.models.process import mean_of
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import folder_at, write_whole
 
@@ -55,7 +57,8 @@ def train_table(
     """Train a model on a table and score it on its test molecules.
 
     By default a Gaussian process is written first, in seconds. A network is then trained on all
-    but one fold, and replaces the process if it is within one standard error of it on this fold.
+    but one fold, and replaces the process if it is within one standard error of it on this fold. If
+    the mean of both is better than either by more than one, it is the model.
 
     A network is fitted to the labels of the training part. Then it also learns from a teacher, a
     weighted mean of forests and Gaussian processes. It is calibrated on the validation part and
@@ -100,13 +103,13 @@ def train_table(
 def _better_of_two(
     table: CleanTable, settings: TableSettings, out: Path, command: str, log: Log
 ) -> Path:
-    """Write a process, and replace it by a network if one fold says that it is worth its time.
+    """Write a process, and replace it by a network, or the mean of both, as one fold says.
 
-    The network is trained in `out / "network"`. A process that it replaces goes to
+    The network is trained in `out / "network"`. A process that is replaced goes to
     `out / "process"`.
     """
     source = split_table(table, replace(settings, model="process"))
-    folder, process = _run(source, out, command, log)
+    folder, process, of_process = _run(source, out, command, log)
     log(f"written: {folder}, a Gaussian process")
     if not find_spec("lightning"):
         log("a network needs the extra 'train', which is not installed: the process stays")
@@ -122,13 +125,23 @@ def _better_of_two(
         if verdict.choice == "process":
             return folder
         resuming = replace(networks, settings=replace(networks.settings, resume=True))
-        trained, _ = _run(resuming, beside, command, log)
+        trained, _, of_network = _run(resuming, beside, command, log)
     for name in (folder.name, "test.csv"):
         kept = folder_at(out / "process") / name
         if kept.is_dir():
             rmtree(kept)
         (out / name).replace(kept)
-        (beside / name).replace(out / name)
+        if verdict.choice == "network":
+            (beside / name).replace(out / name)
+    if verdict.choice == "mean":
+        inside = folder_at(out / trained.name) / "network"
+        trained.replace(inside)
+        unseen = [
+            replace(a, readings=mean_readings(task, a.readings, b.readings))
+            for task, a, b in zip(source.tasks, of_process.unseen, of_network.unseen, strict=True)
+        ]
+        both = replace(process, model=mean_of(load_model(inside), process.model), unseen=unseen)
+        _judge(source, out, replace(both, left_out=[]), command, log)
     return out / trained.name
 
 
@@ -255,39 +268,53 @@ def train_replicates(
     return models[0]
 
 
-def _run(source: RunSource, out: Path, command: str, log: Log) -> tuple[Path, LearnedModel]:
+def _run(
+    source: RunSource, out: Path, command: str, log: Log
+) -> tuple[Path, LearnedModel, Calibration]:
     """Train on a source, score the model and write it; return the checkpoint folder and model."""
     smaller = source.smaller()
     record_run(out, source.identity(), resume=source.settings.resume)
     source.save(out)
     with resumable_in(out):
         log(str(source))
-        learned, calibration, scores = _stages(source, out, log)
+        learned = source.learned(out, log)
         curve = []
         for part in smaller:
             log(f"learning curve: {part.share:.1%} of the training part")
-            *_, of_share = _stages(part, out / "learning-curve" / f"{part.share:g}", log)
-            curve.append(_point(part, of_share))
-        results = {
-            "temperature": calibration.temperatures,
-            "scores": scores,
-            "coverage": calibration.coverage,
-            "learning_curve": [*curve, _point(source, scores)] if curve else [],
-            "removal": removal_facts(learned.model, source.test.graphs, source.test.y),
-        }
-        folder = write_run(out, source, learned, results, calibration.test_readings, command)
-        return folder, learned
+            of_share = part.learned(out / "learning-curve" / f"{part.share:g}", log)
+            curve.append(_point(part, _scores(part, of_share, log)[1]))
+        folder, calibration = _judge(source, out, learned, command, log, curve)
+        return folder, learned, calibration
 
 
-def _stages(
-    source: RunSource, out: Path, log: Log
-) -> tuple[LearnedModel, Calibration, dict[str, Any]]:
-    """Run the stages in which a model learns and is judged."""
-    learned = source.learned(out, log)
+def _judge(
+    source: RunSource,
+    out: Path,
+    learned: LearnedModel,
+    command: str,
+    log: Log,
+    curve: Sequence[dict[str, Any]] = (),
+) -> tuple[Path, Calibration]:
+    """Calibrate and score a model, and write it with its card; return its folder."""
+    calibration, scores = _scores(source, learned, log)
+    results = {
+        "temperature": calibration.temperatures,
+        "scores": scores,
+        "coverage": calibration.coverage,
+        "learning_curve": [*curve, _point(source, scores)] if curve else [],
+        "removal": removal_facts(learned.model, source.test.graphs, source.test.y),
+    }
+    readings = calibration.test_readings
+    return write_run(out, source, learned, results, readings, command), calibration
+
+
+def _scores(
+    source: RunSource, learned: LearnedModel, log: Log
+) -> tuple[Calibration, dict[str, Any]]:
+    """Calibrate a model, and score it beside others on the test part."""
     calibration = calibrate(learned, source)
     predictions = {"graphormer": dict(enumerate(calibration.test_readings))}
-    scores = score_test_part(source, predictions | source.rivals(learned, log))
-    return learned, calibration, scores
+    return calibration, score_test_part(source, predictions | source.rivals(learned, log))
 
 
 def _point(source: RunSource, scores: dict[str, Any]) -> dict[str, Any]:

@@ -318,7 +318,9 @@ class TableSource(RunSource):
             made_from += "the calibration molecules"
         else:
             made_from += "the training molecules, as they were predicted without their fold"
-            if any(len(each["made_from"]) > 1 for each in facts["coverage"].values()):
+            if learned.left_out and not all(task.classes for task in self.tasks):
+                made_from += " and, for values, without themselves"
+            if self.parts.valid:
                 made_from += ", and the calibration molecules"
         at_random = (
             f"at random with seed {self.parts.seed}: test molecules may resemble training molecules"

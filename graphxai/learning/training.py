@@ -43,6 +43,7 @@ ENVIRONMENTS = 8192  # rows of the table of atom environments that the network r
 SUBSTITUTED = 0.75  # share of them that differ from a given molecule in one substituent
 KEPT_BACK = 400  # of these, to see how well the network learned
 MAX_ATOMS = 60  # of a recombined molecule
+LEAST_SHARE = 0.02  # of a teacher, below which a network has nothing to learn from it
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class LearnedModel:
     """The result of learning from a source.
 
     Attributes:
-        model: a network, an ensemble of several, or a process.
+        model: a network, an ensemble of several, a process, or the mean of a network and a process.
         best_epochs: the epoch whose weights each network has.
         forests: two forests to compare with, by name. They are among the sources of a teacher.
         teacher: the teacher; None if the networks learned from the labels alone.
@@ -59,6 +60,8 @@ class LearnedModel:
         recombined: number of recombined molecules that the network learned from.
         unseen: by task, what was predicted for each training molecule by a teacher and a network
             that had not learned from its fold. It is empty without a teacher.
+        left_out: by task, what a process of values predicts for each training molecule without it.
+            So intervals also know errors near what was learned.
         kept_back: for each value or class of two that was taught, what the first network predicts
             for recombined molecules that were kept back, and what it would have been taught (2, k).
         of_folds: for each fold, a function that returns the model that had not learned from it.
@@ -71,6 +74,7 @@ class LearnedModel:
     shares: dict[str, float | None] = field(default_factory=dict)
     recombined: int = 0
     unseen: list[Unseen] = field(default_factory=list)
+    left_out: list[Unseen] = field(default_factory=list)
     kept_back: dict[str, FloatArray] = field(default_factory=dict)
     of_folds: Sequence[Callable[[], Any]] = ()
 
@@ -196,8 +200,9 @@ def teach_networks(
     """Choose a teacher, and train new networks on what it and the networks predict together.
 
     The teacher is a weighted mean of forests and Gaussian processes, chosen on the folds of the
-    training part. How much it counts beside the networks is chosen on the same folds. Without
-    folds, the networks stay as they are, and only the two forests for comparison are fitted.
+    training part. How much it counts beside the networks is chosen on the same folds. If that is
+    next to nothing, the networks stay as they are. So they do without folds, where only the two
+    forests for comparison are fitted.
 
     Args:
         networks: networks fitted to the training part, see `fit_networks`.
@@ -231,6 +236,17 @@ def teach_networks(
         for task in tasks
     ]
     shares = teacher_shares(by_teacher, by_network, train.y)
+    similarity = nearest_of_other_folds(train.smiles, source.folds)
+    joint = joint_readings(by_teacher, by_network, shares)
+    unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
+    of_folds = [partial(lambda each: each, network) for network in networks]
+    if max((share for share in shares if share is not None), default=1.0) < LEAST_SHARE:
+        log(f"the teacher's share is below {LEAST_SHARE:.0%}: the networks stay as they are")
+        by_task = {task.name: share for task, share in zip(tasks, shares, strict=True)}
+        joined = joined_networks(networks)
+        return LearnedModel(
+            joined, (), teacher.sources, teacher, by_task, unseen=unseen, of_folds=of_folds
+        )
     students = []
     for student in range(settings.ensemble):
         fitting = source.training(student)
@@ -248,10 +264,6 @@ def teach_networks(
     first = students[0]
     log(f"the teacher's share, the rest is the networks' own: {shares_text(first.shares)}")
     joined = joined_networks([student.model for student in students])
-    similarity = nearest_of_other_folds(train.smiles, source.folds)
-    joint = joint_readings(by_teacher, by_network, shares)
-    unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
-    of_folds = [partial(lambda each: each, network) for network in networks]
     return replace(first, model=joined, unseen=unseen, of_folds=of_folds)
 
 

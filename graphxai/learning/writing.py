@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from graphxai.learning.card import run_card
 from graphxai.learning.fit import require_new, require_same
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
-from graphxai.models.process import KernelProcess, save_process
+from graphxai.models.process import KernelProcess, SummedModel, save_process, save_sum
 from graphxai.runtime.writing import csv_text, folder_at, json_text, write_whole
 
 FloatArray = NDArray[np.float64]
@@ -69,6 +70,7 @@ def write_run(
     """
     model, facts = learned.model, source.facts(learned, results) | {"removal": results["removal"]}
     others: dict[type, Any] = {Ensemble: save_ensemble, KernelProcess: save_process}
+    others[SummedModel] = partial(save_sum, base="network")
     save = others.get(type(model), save_checkpoint)
     card = run_card(source, learned, facts, command)
     folder: Path = save(model, out / "model", card=card, metadata=facts)

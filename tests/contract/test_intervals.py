@@ -9,7 +9,7 @@ import torch
 
 import graphxai as gx
 from graphxai.contract.checkpoint_files import CONFORMAL
-from graphxai.contract.intervals import Conformal, from_json
+from graphxai.contract.intervals import ALIKE, Conformal, from_json, to_json
 from graphxai.contract.tasks import Task
 from graphxai.learning import conformal, reliability
 from graphxai.learning.conformal import Unseen
@@ -306,16 +306,48 @@ def p_value(score, calibrated):
 
 
 def test_an_interval_ends_where_the_p_value_falls_to_one_minus_the_level():
-    read, y, similarity = drawn(230)
-    made = conformal.conformal_scores(REGRESSION, Unseen(read[:130], y[:130], similarity[:130]))
-    difficulty = np.array([made.difficulty(s) for s in similarity])
-    calibrated = np.abs(y - read)[:130] / difficulty[:130]
-    for value, near, sigma in zip(read[130:], similarity[130:], difficulty[130:], strict=True):
+    """It counts the errors of the molecules that are as near to the training set as the new one."""
+    read, y, similarity = drawn(430)
+    made = conformal.conformal_scores(REGRESSION, Unseen(read[:330], y[:330], similarity[:330]))
+    errors = np.abs(y - read)[:330]
+    for value, near in zip(read[330:], similarity[330:], strict=True):
+        alike = np.argsort(np.abs(np.round(similarity[:330], 4) - near), kind="stable")[:ALIKE]
         low, high = made.interval(value, near, 0.85)
         assert high - value == pytest.approx(value - low)
-        half = (high - value) / sigma
-        assert p_value(half * (1 - 1e-9), calibrated) > 0.15
-        assert p_value(half * (1 + 1e-9), calibrated) <= 0.15
+        half = high - value
+        assert p_value(half * (1 - 1e-9), errors[alike]) > 0.15
+        assert p_value(half * (1 + 1e-9), errors[alike]) <= 0.15
+
+
+def test_intervals_hold_near_and_far_and_survive_their_file():
+    """Errors grow fivefold away from the training set, which one width cannot follow."""
+    similarity = RNG.uniform(0, 1, 9000)
+    y = (5 - 4 * similarity) * RNG.normal(size=9000)
+    unseen = Unseen(np.zeros(9000), y, similarity)
+    made = conformal.conformal_scores(REGRESSION, unseen)
+    for level in (0.5, 0.9):
+        ends = np.array([made.interval(0.0, s, level) for s in similarity[:1000]])
+        held = np.abs(y[:1000]) <= ends[:, 1]
+        for group in (similarity[:1000] > 0.8, similarity[:1000] < 0.2):
+            assert abs(held[group].mean() - level) < limits(level, ALIKE) / 1.5
+    config = random_graphormer(tasks=(Task("y", "regression"),)).config
+    again = from_json(json.loads(json.dumps(to_json({"y": made}))), config)["y"]
+    assert again.interval(0.0, 0.9) == pytest.approx(made.interval(0.0, 0.9), rel=1e-4)
+    broken = {"y": {"slope": 0, "scores": {"": [1.0, 2.0]}, "similarity": [0.5]}}
+    with pytest.raises(ValueError, match="does not have a number for each score"):
+        from_json(broken, config)
+
+
+def test_a_class_that_is_left_alone_without_being_likely_says_what_is_ruled_out():
+    scores = Conformal({"penetrant": [-1.0] * 99, "not penetrant": [0.5] * 99})
+    half = {"penetrant": 0.49, "not penetrant": 0.51}
+    alone = gx.Prediction("BBB", "not penetrant", half, conformal=scores)
+    assert alone.classes == ("not penetrant",)
+    assert alone.range == "penetrant ruled out at 90 %"
+    sure = gx.Prediction(
+        "BBB", "penetrant", {"penetrant": 0.99, "not penetrant": 0.01}, conformal=scores
+    )
+    assert sure.range == "90 %: penetrant"
 
 
 def test_a_set_holds_the_classes_whose_p_value_exceeds_one_minus_the_level():
@@ -405,9 +437,12 @@ def test_width_grows_with_distance_only_where_errors_do():
     noise = rng.normal(size=2000)
     for growth in (0.0, 2.0):
         read = y + noise * (1 + growth * (1 - similarity))
-        unseen = Unseen(read, y, similarity)
-        assert conformal.best_slope(REGRESSION, unseen) == growth
-    assert conformal.best_slope(REGRESSION, Unseen(read, y, None)) == 0
+        made = conformal.conformal_scores(REGRESSION, Unseen(read, y, similarity))
+        widths = [np.diff(made.interval(0.0, s)).item() for s in (0.1, 0.9)]
+        true = (1 + 0.9 * growth) / (1 + 0.1 * growth)
+        assert widths[0] / widths[1] == pytest.approx(true, rel=0.25)
+    alike = conformal.conformal_scores(REGRESSION, Unseen(read, y, None))
+    assert alike.interval(0.0, 0.1) == alike.interval(0.0, 0.9)
     labels = (rng.uniform(size=2000) < 0.5).astype(float)
     logits = (2 * labels - 1) * (3 - 4 * (1 - similarity)) + noise
     sure = Unseen(1 / (1 + np.exp(-logits)), labels, similarity)

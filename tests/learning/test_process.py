@@ -226,14 +226,25 @@ def test_dividing_outputs_by_a_temperature_divides_the_logits(run):
 
 
 @pytest.mark.parametrize(
-    ("network", "choice"),
-    [(0.41, "network"), (0.30, "network"), (0.43, "process"), (0.60, "process")],
+    ("network", "gain", "choice"),
+    [
+        (0.41, 0.0, "network"),
+        (0.30, 0.01, "network"),
+        (0.43, 0.0, "process"),
+        (0.60, -0.02, "process"),
+        (0.60, 0.03, "mean"),
+        (0.30, 0.03, "mean"),
+    ],
 )
-def test_one_fold_decides_whether_a_network_is_worth_its_time(network, choice):
-    verdict = Verdict(0.40, network, error=0.02, molecules=50, seconds=40.0)
+def test_one_fold_decides_whether_a_network_is_worth_its_time(network, gain, choice):
+    verdict = Verdict(
+        0.40, network, min(0.40, network) - gain, error=0.02, gain=gain, gain_error=0.02,
+        molecules=50, seconds=40.0,
+    )  # fmt: skip
     assert verdict.choice == choice
     assert f"difference {network - 0.4:+.3f} +- 0.020" in str(verdict)
     assert ("saves about 40 s" in str(verdict)) == (choice == "process")
+    assert (f"is better by {gain:.3f} +- 0.020" in str(verdict)) == (choice == "mean")
 
 
 def test_errors_of_all_kinds_of_tasks_are_those_of_the_formulas():
@@ -247,7 +258,7 @@ def test_errors_of_all_kinds_of_tasks_are_those_of_the_formulas():
     np.testing.assert_allclose(brier, [0.04 + 0.25 + 0.09, 0.0, np.nan])
 
 
-@pytest.mark.parametrize("choice", ["process", "network"])
+@pytest.mark.parametrize("choice", ["process", "network", "mean"])
 def test_auto_writes_a_process_first_and_keeps_what_one_fold_chooses(
     several, tmp_path, monkeypatch, choice
 ):
@@ -264,12 +275,20 @@ def test_auto_writes_a_process_first_and_keeps_what_one_fold_chooses(
     written = lines.index(f"written: {folder}, a Gaussian process")
     (said,) = (line for line in lines if line.startswith("mean squared errors on one fold"))
     assert written < lines.index(said)
-    assert (tmp_path / "process" / "model").is_dir() == (choice == "network")
+    assert (tmp_path / "process" / "model").is_dir() == (choice != "process")
     kept = folder if choice == "process" else tmp_path / "process" / "model"
     assert isinstance(gx.load(kept), KernelProcess)
-    for row in rows_of(tmp_path / "test.csv")[:3]:
-        value = gx.predict(gx.load(folder), row["smiles"])["size"].value
+    model, tested = gx.load(folder), rows_of(tmp_path / "test.csv")[:3]
+    for row in tested:
+        value = gx.predict(model, row["smiles"])["size"].value
         assert float(row["size: predicted"]) == pytest.approx(value, abs=1e-3)
+    if choice == "mean":
+        parts = [gx.load(tmp_path / "process" / "model"), gx.load(folder / "network")]
+        values = [gx.predict(each, tested[0]["smiles"])["size"].value for each in (*parts, model)]
+        assert values[2] == pytest.approx((values[0] + values[1]) / 2, abs=1e-4)
+        assert math.isfinite(gx.predict(model, "CCO")["size"].interval[0])
+        assert "The mean of two models (A Graphormer (" in (folder / "README.md").read_text()
+        assert gx.kernel_account(model, tested[0]["smiles"]).strongest()[0]
 
 
 @pytest.mark.parametrize("options", [{"epochs": 3}, {"teacher": False}, {"init_weights": None}])

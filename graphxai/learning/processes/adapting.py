@@ -15,14 +15,19 @@ from rdkit import Chem
 
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4, structure_counts
+from graphxai.datasets.fingerprints import structure_counts
 from graphxai.datasets.labels import read_measured
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
 from graphxai.explanation.compute.predicting import predict_prepared
-from graphxai.learning.conformal import Unseen, best_slope, conformal_scores, nearest_similarities
-from graphxai.learning.teachers.gaussian_process import Process, carriers_of, similarity, tanimoto
+from graphxai.learning.conformal import (
+    Unseen,
+    conformal_scores,
+    nearest_of_others,
+    nearest_similarities,
+)
+from graphxai.learning.teachers.gaussian_process import Process, carriers_of, similarity
 from graphxai.models.graphormer import pretrained_names
 from graphxai.models.process import (
     CarriedCounts,
@@ -217,10 +222,7 @@ def _fitted(
     kernel = similarity(counts, carried)
     weights = np.zeros((len(carriers), config.num_outputs))
     means = np.zeros(config.num_outputs)
-    bits = ecfp4(measured.smiles)
-    near = tanimoto(bits, bits)
-    np.fill_diagonal(near, 0)
-    nearest = near.max(1)
+    nearest = nearest_of_others(measured.smiles)
     if (trained := training_set_of(base)) is not None:
         nearest = np.maximum(nearest, nearest_similarities(measured.smiles, trained.given))
     conformal = {n: each for n, each in getattr(base, "conformal", {}).items() if n not in learned}
@@ -245,7 +247,7 @@ def _fitted(
         unseen = offsets[k] + scales[k] * standardised
         known = ~np.isnan(measured.y[:, k])
         of_unseen = Unseen(unseen, measured.y[:, k], nearest)
-        scored = conformal_scores(task, of_unseen, best_slope(task, of_unseen))
+        scored = conformal_scores(task, of_unseen)
         if scored is not None:
             conformal[task.name] = scored
         before, after = (

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from graphxai.contract.prediction_metrics import readings
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
-from graphxai.learning.conformal import Unseen
+from graphxai.learning.conformal import Unseen, nearest_of_others
 from graphxai.learning.teachers.choosing import choose_process
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
@@ -51,8 +51,15 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
         Unseen(readings(task, torch.from_numpy(outputs * a + b)), y.copy(), chosen.similarity)
         for task, outputs, (a, b), y in zip(tasks, chosen.unseen, read, train.y.T, strict=True)
     ]
+    nearest, unknown = nearest_of_others(train.smiles), np.full(len(train.smiles), np.nan)
+    left_out = [
+        Unseen(unknown if task.classes else process.left_out[:, columns.start], y, nearest)
+        for task, columns, y in zip(tasks, model.config.columns, train.y.T, strict=True)
+    ]
     of_folds = [partial(model_of, *numbers) for numbers in chosen.of_folds]
-    return LearnedModel(model, forests=chosen.forests, unseen=unseen, of_folds=of_folds)
+    return LearnedModel(
+        model, forests=chosen.forests, unseen=unseen, left_out=left_out, of_folds=of_folds
+    )
 
 
 def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:

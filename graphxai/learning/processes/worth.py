@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
+from graphxai.learning.calibration import mean_readings
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.teachers.gaussian_process import (
@@ -25,7 +26,7 @@ from graphxai.learning.teachers.stacking import FOLDS
 from graphxai.learning.training import Log, RunSource, fit_networks
 
 FloatArray = NDArray[np.float64]
-Choice = Literal["process", "network"]
+Choice = Literal["process", "network", "mean"]
 AT_MOST = 3_000  # molecules whose marked part is tried, which takes seconds
 
 
@@ -34,27 +35,39 @@ class Verdict:
     """How a process and a network err on one fold that neither of them learned from.
 
     Attributes:
-        process, network: their mean squared errors over molecules and tasks: of values in units of
-            their variance, and of probabilities.
-        error: the standard error over molecules of the difference of the two.
+        process, network, mean: the mean squared errors of both, and of the mean of their outputs,
+            over molecules and tasks: of values in units of their variance, and of probabilities.
+        error: the standard error over molecules of the difference of process and network.
+        gain: how much less the mean errs than the better of the two.
+        gain_error: the standard error of that.
         molecules: the number of molecules in the fold.
         seconds: how long the networks that are still to be trained would take.
     """
 
     process: float
     network: float
+    mean: float
     error: float
+    gain: float
+    gain_error: float
     molecules: int
     seconds: float
 
     @property
     def choice(self) -> Choice:
-        """The network if it is better than the process, or within one standard error of it."""
+        """The mean if it is better than both by more than one standard error.
+
+        Otherwise the network, if it is better than the process or within one standard error of it.
+        """
+        if self.gain > self.gain_error:
+            return "mean"
         return "network" if self.network - self.process <= self.error else "process"
 
     def __str__(self) -> str:
         said = {
             "network": "the network is trained, as it is better or within one standard error",
+            "mean": f"the mean of both, with {self.mean:.3f}, is better by {self.gain:.3f} +-"
+            f" {self.gain_error:.3f}, so the network is trained and both are kept",
             "process": f"the process stays the model, which saves about {self.seconds:.0f} s",
         }[self.choice]
         return (
@@ -86,20 +99,35 @@ def worth_of_network(
     (fitted,) = fit_networks(source, out, log, networks=1)
     seconds = time.monotonic() - begun
     by_network = task_readings(fitted.model, [source.train.graphs[k] for k in fold])
-    errors: list[FloatArray] = []  # of the process and the network, (n,) each
-    for readings in ([each.readings[fold] for each in unseen], by_network):
+    by_process = [each.readings[fold] for each in unseen]
+    together = [
+        mean_readings(task, *both)
+        for task, *both in zip(source.tasks, by_process, by_network, strict=True)
+    ]
+    errors: list[FloatArray] = []  # of the process, the network and the mean, (n,) each
+    for readings in (by_process, by_network, together):
         by_task = zip(source.tasks, readings, unseen, strict=True)
         columns = [squared_errors(task, values, each.y[fold]) for task, values, each in by_task]
         table = np.stack(columns, axis=1)
         known = ~np.isnan(table).all(axis=1)
         errors.append(np.nanmean(table[known], axis=1))
-    process, network = errors
+    process, network, mean = errors
     if len(process) < 2:
         return None
-    spread = float((network - process).std(ddof=1)) / len(process) ** 0.5
+    gains = min(process, network, key=lambda each: float(each.mean())) - mean
+    spread, gain_error = (
+        float(each.std(ddof=1)) / len(each) ** 0.5 for each in (network - process, gains)
+    )
     more = len(source.folds) - 1 + source.settings.ensemble
     return Verdict(
-        float(process.mean()), float(network.mean()), spread, len(process), seconds * more
+        float(process.mean()),
+        float(network.mean()),
+        float(mean.mean()),
+        error=spread,
+        gain=float(gains.mean()),
+        gain_error=gain_error,
+        molecules=len(process),
+        seconds=seconds * more,
     )
 
 
