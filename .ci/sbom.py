@@ -22,6 +22,7 @@ UNKNOWN = {"license": {"name": "not stated by the source, see docs/about.md"}}
 # Of data and weights, the licences that are known; the first pattern that fits is taken.
 LICENCES = (
     (r"pretrained/lipophilicity/.*\.csv", {"license": {"id": "CC-BY-SA-3.0"}}),
+    (r"pretrained/(?:\w+-(?:clearance|efflux|ph68|binding))/.*\.csv", {"license": {"id": "MIT"}}),
     (r"sample_digits/", {"license": {"id": "CC-BY-SA-3.0"}}),
     (r"examples/molecules\.csv", {"license": {"id": "MIT"}}),
     (r"\.safetensors", {"license": {"id": "MIT"}}),

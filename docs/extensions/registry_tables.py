@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphxai.api import load
 from graphxai.evaluation.metrics import METRICS, Metric
 from graphxai.explainers import REGISTRY, Explainer
-from graphxai.models.graphormer import load_checkpoint, locate, only_starts, pretrained_names
+from graphxai.models.graphormer import only_starts, pretrained_names
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -80,7 +81,7 @@ def table_of_models() -> str:
 
 def row_of_model(name: str) -> tuple[str, str, str]:
     """Return what a bundled model predicts, and the summary of its test."""
-    model = load_checkpoint(locate(name))
+    model = load(name)
     tasks = model.config.tasks
     words = [f"{task.name} ({task.unit})" if task.unit else task.name for task in tasks]
     predicts = ", ".join(words) if len(tasks) <= FEW else f"{len(tasks)} tasks"

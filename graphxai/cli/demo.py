@@ -66,7 +66,7 @@ def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
             log(f"{name:20s} {titles[-1]}")
     panels = grid(
         explained,
-        title=f"What each model sees in {EVERY_MODEL} (LRP)",
+        title=f"What each model sees in {EVERY_MODEL}",
         titles=titles,
         shared_scale=False,  # each model has an output of its own, in a unit of its own
         width=420,

@@ -277,7 +277,7 @@ def test_methods_are_listed_as_their_classes_describe_them(run):
 
 
 def test_the_shell_completes_models_and_methods(run, monkeypatch):
-    assert listing.model_names("s") == ["solubility"]
+    assert listing.model_names("s") == ["solubility", "solubility-ph68"]
     assert listing.method_names("lrp,ga") == ["lrp,gae", "lrp,gae_rollout"]
     assert set(listing.model_names("")) == set(pretrained_names())
     assert set(listing.method_names("")) == {*REGISTRY, "best"}

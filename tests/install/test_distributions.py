@@ -29,6 +29,10 @@ def wheel(common_folder) -> Path:
     return path
 
 
+def test_wheel_is_small_enough_to_be_fetched_in_a_minute(wheel):
+    assert wheel.stat().st_size < 40_000_000
+
+
 def test_wheel_contains_all_modules_and_checkpoints_and_no_foreign_names(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
@@ -103,6 +107,8 @@ def test_the_sbom_names_the_javascript_weights_and_data_of_the_wheel_with_their_
     assert parts[f"{folder}/bace/model.safetensors"]["type"] == "machine-learning-model"
     (terms,) = parts[f"{folder}/lipophilicity/training.csv"]["licenses"]
     assert terms == {"license": {"id": "CC-BY-SA-3.0"}}
+    (terms,) = parts[f"{folder}/hlm-clearance/training.csv"]["licenses"]
+    assert terms == {"license": {"id": "MIT"}}
 
 
 def test_wheel_works_outside_the_checkout(wheel, tmp_path):
