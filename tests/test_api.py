@@ -20,7 +20,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.comparison import side_by_side
-from graphxai.explanation.explained_graph import about_output
+from graphxai.explanation.explanation import about_output
 from graphxai.models.graphormer import backward
 from graphxai.wrapping.removal import outputs_of_parts
 from toy import random_graphormer

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from graphxai.explanation.explained_graph import about_output, about_terms
-from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.explanation.prediction import Prediction
 
 from .answers import INVOCATION

@@ -1,5 +1,6 @@
 """A batch of graphs of different sizes, padded to one size."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,12 +59,11 @@ class GraphBatch:
 
     def to(self, device: torch.device | str) -> "GraphBatch":
         """Return the batch with every tensor on `device`."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
-        return replace(self, **moved)
+        return self._each(lambda value: value.to(device))
 
     def pin_memory(self) -> "GraphBatch":
         """Return the batch in page-locked memory."""
-        pinned = {
-            name: value.pin_memory() for name, value in vars(self).items() if value is not None
-        }
-        return replace(self, **pinned)
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, of: Callable[[Tensor], Tensor]) -> "GraphBatch":
+        return replace(self, **{name: of(t) for name, t in vars(self).items() if t is not None})

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
-from .inputs import ASKED, EXPLAINED_NODE, Input, NodesAsked, graph_of_node, prepare_each
+from graphxai.datasets.graph import is_data, is_heterogeneous
+
+from .inputs import ASKED, EXPLAINED_NODE, Input, NodesAsked, prepare_each
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -24,6 +26,17 @@ CHUNK_PAIRS = 8_000_000  # how many node pairs are encoded before they are batch
 
 Refused: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 Key = TypeVar("Key")  # the caller's name for an input
+
+
+def graph_of_node(graph: Any) -> tuple[Any, ...] | None:
+    """Return what the graphs share that are one graph with different nodes to explain.
+
+    For any other value, return None.
+    """
+    if not (is_data(graph) or is_heterogeneous(graph)) or EXPLAINED_NODE not in graph:
+        return None
+    values = graph.to_dict().items()
+    return tuple((name, id(value)) for name, value in values if name != EXPLAINED_NODE)
 
 
 def in_pieces(values: Sequence[Any]) -> Iterator[list[tuple[int, Any]]]:
@@ -135,15 +148,11 @@ def batches_for(
     goes_alone = getattr(model, "goes_alone", None)
     if goes_alone is not None:
         for part in parts:
-            _warn_of_single_passes(model, [item for item in part if goes_alone(item[1].data)])
+            alone = [pair for pair in part if goes_alone(pair[1].data)]
+            if len(alone) > 1:  # which costs more than passes that they would share
+                together, why = sum(1 for _ in in_batches(alone)), model.why_alone(alone[0][1].data)
+                model.warn_of_single_passes(why, len(alone), together)
     return (batch for part in parts for batch in in_batches(part, same_size, goes_alone))
-
-
-def _warn_of_single_passes(model: Any, alone: Sequence[tuple[Key, Input]]) -> None:
-    """Warn of what it costs that these inputs cannot share a batch."""
-    if len(alone) > 1:
-        together = sum(1 for _ in in_batches(alone))
-        model.warn_of_single_passes(model.why_alone(alone[0][1].data), len(alone), together)
 
 
 def in_batches(

@@ -84,15 +84,9 @@ def weights_in(folder: Path) -> Path:
     """Return the file of the weights, or raise a CheckpointError if it cannot be opened."""
     path = folder / WEIGHTS
     if not path.exists():
-        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
-            p.name for p in folder.glob("*.pt*")
-        )
-        hint = (
-            f" {others[0]} is a pickle, which can run arbitrary code: convert it to safetensors"
-            " in an environment you trust."
-            if others
-            else ""
-        )
+        others = [file for kind in ("*.bin", "*.pt*") for file in sorted(folder.glob(kind))]
+        hint = " is a pickle, which can run arbitrary code: convert it to safetensors in an"
+        hint = f" {others[0].name}{hint} environment you trust." if others else ""
         raise CheckpointError(f"{path}: no such file.{hint}")
     try:
         return regular_file(path)
@@ -195,8 +189,7 @@ class NetworkFiles:
     def raw(self, tensors: dict[str, Tensor]) -> bytes:
         """Return the content of the file of tensors."""
         on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        raw: bytes = save(on_cpu, metadata={"format": self.format})
-        return raw
+        return save(on_cpu, metadata={"format": self.format})
 
     def write(self, folder: str | Path, tensors: dict[str, Tensor], **fields: Any) -> Path:
         """Write both files to a folder, with these fields in the card, and return the folder."""

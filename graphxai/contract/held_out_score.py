@@ -15,8 +15,6 @@ class HeldOutScore:
     """A model's score for one task on test data, with NaN for what is unknown.
 
     Args:
-        measure: what the score is.
-        value: the score.
         low: the lower end of its interval at 95 %.
         calibration_error: the expected calibration error of the probabilities.
         pairs: how well it predicts what a measured exchange changes, as text; "" if unknown.

@@ -105,17 +105,6 @@ class Input:
         return self.graph.get(ASKED) is not None
 
 
-def graph_of_node(graph: Any) -> tuple[Any, ...] | None:
-    """Return what the graphs share that are one graph with different nodes to explain.
-
-    For any other value, return None.
-    """
-    if not (is_data(graph) or is_heterogeneous(graph)) or EXPLAINED_NODE not in graph:
-        return None
-    values = graph.to_dict().items()
-    return tuple((name, id(value)) for name, value in values if name != EXPLAINED_NODE)
-
-
 def as_list(inputs: Any) -> tuple[list[Any], bool]:
     """Return the inputs as a list, and whether the user passed several.
 
@@ -129,11 +118,16 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
         raise TypeError("inputs is a mapping: pass its values as a list.")
     if isinstance(inputs, str) and inputs.lower().endswith(TABLE_FILES):  # never a SMILES
         inputs = Path(inputs)
-    if _may_be_table(inputs) and (structures := _structures_in(inputs)) is not None:
-        return structures, True
-    if _names_its_columns(inputs):  # going through it would yield the names of its columns
-        kind = type(inputs).__name__
-        raise TypeError(f"inputs is a {kind} with columns: pass the structures in it as a list.")
+    if isinstance(inputs, Path | np.ndarray) or any(is_from(p, inputs) for p in TABLE_PACKAGES):
+        from graphxai.datasets.tables.collections import structures_in  # loads RDKit
+
+        if (structures := structures_in(inputs)) is not None:
+            return structures, True
+    kind = type(inputs)
+    # going through a frame of another library, such as Dask, would yield the names of its columns
+    if hasattr(kind, "columns") and hasattr(kind, "__getitem__"):
+        name = kind.__name__
+        raise TypeError(f"inputs is a {name} with columns: pass the structures in it as a list.")
     single = isinstance(inputs, str | bytes | Path | np.ndarray | torch.Tensor)
     single = single or is_data(inputs) or is_heterogeneous(inputs)
     if single or not isinstance(inputs, Iterable) or is_pillow(inputs):
@@ -166,22 +160,6 @@ def _graphs_of(batch: Any) -> list[Any]:
 def row_index(inputs: Any) -> "pd.Index | None":
     """Return the index of a pandas frame or column, or None for other inputs."""
     return inputs.index if is_from("pandas", inputs) and hasattr(inputs, "index") else None
-
-
-def _may_be_table(value: Any) -> bool:
-    """Return whether a value may be a frame, an array of SMILES, a supplier, or a table's file."""
-    return isinstance(value, Path | np.ndarray) or any(is_from(p, value) for p in TABLE_PACKAGES)
-
-
-def _names_its_columns(value: Any) -> bool:
-    """Return whether a value is a frame of another library, such as Dask or Modin."""
-    return hasattr(type(value), "columns") and hasattr(type(value), "__getitem__")
-
-
-def _structures_in(value: Any) -> list[Any] | None:
-    from graphxai.datasets.tables.collections import structures_in  # loads RDKit
-
-    return structures_in(value)
 
 
 def _single_inputs(entry: Any, from_loader: bool) -> list[Any]:
@@ -221,17 +199,13 @@ def prepare_each(
         require_contract(model)
     remaining = iter(values)
     while group := list(islice(remaining, GROUP)):
-        for encoded in _prepare_group(model, group):
-            if isinstance(encoded, Exception) and not isinstance(encoded, refused):
-                raise encoded
-            yield encoded
-
-
-def _prepare_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
-    """Encode each value, or yield its error. A value may already be an error, see `as_list`."""
-    encoded = _encode_group(model, [item for item in values if not isinstance(item, Exception)])
-    for item in values:
-        yield item if isinstance(item, Exception) else next(encoded)
+        # a value may already be an error, see `as_list`
+        encoded = _encode_group(model, [each for each in group if not isinstance(each, Exception)])
+        for value in group:
+            item = value if isinstance(value, Exception) else next(encoded)
+            if isinstance(item, Exception) and not isinstance(item, refused):
+                raise item
+            yield item
 
 
 def _encode_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:

@@ -53,8 +53,7 @@ Stored = TypeVar("Stored", bound=HasOrigin)
 def weights_hash(model: Any) -> str:
     """Return the SHA-256 of the checkpoint file, or of the weights if the model has no file."""
     if model.origin.sha256:
-        known: str = model.origin.sha256
-        return known
+        return model.origin.sha256
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -211,7 +211,6 @@ class _TaskOrClass:
     """A class of a task, or the task as a whole.
 
     Args:
-        task: the task.
         columns: its columns in the model's outputs.
         index: the number of the class. If it is None, the target is the regression's value or the
             predicted class.
@@ -278,21 +277,16 @@ def _task_or_class(config: TaskSet, task: str | None, choice: End | None) -> _Ta
                     f" '{': '.join(named[0])}'."
                 )
             if not named and len(config.tasks) > 1:
+                names = [name for task in config.tasks for name in (task.name, *task.classes)]
                 raise ValueError(
                     f"the model has no class {choice!r} and no task of that name; its tasks are"
-                    f" {_list_tasks(config)}."
-                    f"{did_you_mean(str(choice), _names(config))}"
+                    f" {_list_tasks(config)}.{did_you_mean(str(choice), names)}"
                 )
             task, choice = next(iter(named), (None, choice))
     chosen, columns = config.task_columns(task)
     if choice is None:
         return _TaskOrClass(chosen, columns, 1 if chosen.kind == "binary" else None)
     return _TaskOrClass(chosen, columns, _class_index(chosen, choice))
-
-
-def _names(config: TaskSet) -> list[str]:
-    """Return the names of all tasks and classes."""
-    return [name for task in config.tasks for name in (task.name, *task.classes)]
 
 
 def _list_tasks(config: TaskSet) -> str:

@@ -145,7 +145,6 @@ def evaluate(
 def _of_several(
     models: Mapping[str, Any], inputs: Any, methods: Any, options: dict[str, Any]
 ) -> Report:
-    """Measure several models one after another, and merge their reports."""
     if not models:
         raise ValueError("there is no model to evaluate.")
     reports = []
@@ -160,8 +159,8 @@ def _of_several(
 def _truths_by_key(truths: Any, inputs: Any) -> dict[Key, NDArray[Any]]:
     """Return what is true of each input that has a truth.
 
-    Raises:
-        ValueError: there is another number of truths than of inputs, or one of an unknown kind.
+    Raises ValueError if there is another number of truths than of inputs, or one of an unknown
+    kind.
     """
     if truths is None:
         return {}
@@ -184,8 +183,7 @@ def _truths_by_key(truths: Any, inputs: Any) -> dict[Key, NDArray[Any]]:
 def _fitting_truths(plan: MeasurementPlan, graphs: Graphs) -> dict[Key, NDArray[Any]]:
     """Return the truths of the graphs, those of molecules for the atoms of their parents.
 
-    Raises:
-        ValueError: a truth does not fit its graph. The message names the graph.
+    Raises ValueError if a truth does not fit its graph. The message names the graph.
     """
     truths: dict[Key, NDArray[Any]] = {}
     for key, item in graphs.items:
@@ -260,8 +258,7 @@ def _prepare(
 ) -> Graphs:
     """Encode the inputs and give each its target.
 
-    Raises:
-        ValueError: no graph remains, or labels would not be used.
+    Raises ValueError if no graph remains, or labels would not be used.
     """
     pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(as_list(inputs)[0]))
     check_labels(labels, len(pairs), tracked, scored)

@@ -137,16 +137,12 @@ class _Stages:
         for name, bias in part.named_parameters(recurse=False):
             if "bias" in name:
                 value = bias.detach()
-                if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                    value = value - _shift(part)
+                if isinstance(part, nn.modules.batchnorm._BatchNorm) and (
+                    (mean := part.running_mean) is not None and part.running_var is not None
+                ):  # what it subtracts from its scaled input, (C,)
+                    scale = (part.running_var + part.eps).rsqrt() * part.weight.detach()
+                    value = value - mean * scale
                 self.biases.append((self.current, bias, value))
-
-
-def _shift(norm: Any) -> Any:
-    """Return what a BatchNorm with running statistics subtracts from its scaled input, (C,)."""
-    if norm.running_mean is None:
-        return 0.0
-    return norm.running_mean * (norm.running_var + norm.eps).rsqrt() * norm.weight.detach()
 
 
 def _sums(
@@ -225,7 +221,6 @@ def _noting(module: nn.Module, layers: Sequence[nn.Module], stages: _Stages) -> 
 
 @contextmanager
 def _with_gradients(module: nn.Module) -> Iterator[None]:
-    """Let the parameters of a module require gradients within the block."""
     frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
     for parameter in frozen:
         parameter.requires_grad_()

@@ -230,7 +230,6 @@ def _sets(
 def _explained(
     model: Model, task: Task, prepared: Sequence[tuple[int, Input]], method: Method
 ) -> dict[int, Explanation]:
-    """Explain the predicted class of each graph."""
     explainer, by_class = get_explainer(method, model=model), defaultdict(list)
     items = dict(prepared)
     for k, predictions in predict_prepared(model, prepared):

@@ -196,9 +196,8 @@ def several_series(
 
     Each graph is embedded once, and parts that several curves share are computed once.
 
-    Args:
-        coalitions: how many random coalitions of nodes are measured, too, see `random_coalitions`.
-            They are the same for all methods.
+    `coalitions` says how many random coalitions of nodes are measured, too, see
+    `random_coalitions`. They are the same for all methods.
     """
     keeps, places, counts, drawn = [], [], [], []
     falls = _falling(model, graphs, target, operator, resampling)

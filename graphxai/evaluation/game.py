@@ -97,8 +97,7 @@ class Game:
         keep = torch.from_numpy(chosen.astype(np.float32) @ self.members.astype(np.float32) > 0)
         with evaluating(self.model):
             outputs = outputs_of_parts(self.model, self.data, keep, self.operator).double().cpu()
-        values: NDArray[np.float64] = self.value(outputs).numpy()
-        return values
+        return self.value(outputs).numpy()
 
     def __repr__(self) -> str:
         return f"Game({self.n_players} players, nodes removed by {self.operator})"

@@ -45,16 +45,11 @@ def measure(
     """Return the rows of a task, for inputs with a truth and inputs in which nothing is true.
 
     Args:
-        model: the model that is explained.
-        inputs: inputs with a truth.
         truths: the truths of these inputs, see `evaluate_truth`.
-        methods: names of methods, or explainers.
         bonds: for each of `inputs`, the ends (M, 2) of its bonds and which bonds are true (M,).
         nothing: inputs in which nothing is true.
         ends: for each of `nothing`, the ends (M, 2) of its bonds. If they are given, methods that
             only explain bonds are measured too.
-        target: see `explain`.
-        progress: whether to show a progress bar. None shows it only on a terminal.
     """
     options = {"target": target, "bonds": bonds, "progress": progress}
     rows = [evaluate_truth(model, inputs, truths, methods, **options)]

@@ -47,8 +47,6 @@ class MeasurementPlan:
     """What to measure on every graph.
 
     Args:
-        explainers: the methods to measure.
-        metrics: the metrics to compute.
         operators: how nodes are removed.
         steps: the number of points of a curve. None takes every number of nodes.
         seed: the seed of all random numbers.
@@ -312,7 +310,6 @@ def _compared(
 
 
 def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
-    """Add the values of the checks that were made to a unit."""
     added = {}
     if sensitivity is not None:
         added["max_sensitivity"] = sensitivity
@@ -364,8 +361,7 @@ class NoisyModel:
 
     def encode(self, tokens: Tensor, batch: GraphBatch, *args: Any, **options: Any) -> Tensor:
         """Return the outputs of the model."""
-        outputs: Tensor = self._model.encode(tokens, batch, *args, **options)
-        return outputs
+        return self._model.encode(tokens, batch, *args, **options)
 
     def split_by_feature(self, batch: GraphBatch, gradient: Tensor) -> Tensor | None:
         """Return None, because with noise an embedding is no longer the sum of its features."""

@@ -295,34 +295,17 @@ def complexity(series: Series) -> float:
     return float(torch.special.entr(size / size.sum()).sum())
 
 
-METRICS["max_sensitivity"] = Metric(
-    "max_sensitivity",
-    higher_is_better=False,
-    source="Yeh 2019, max-sensitivity",
-    summary="Largest relative change of the scores under small noise on the node embeddings.",
-    measure=None,
-    removal=False,
-)
-METRICS["model_randomisation"] = Metric(
-    "model_randomisation",
-    higher_is_better=False,
-    source="Adebayo 2018, cascading randomisation",
-    summary="|Spearman correlation| of the scores with those of the model after shuffling weights.",
-    measure=None,
-    removal=False,
-)
-
+for _name, _source, _summary in (  # of checks that change the model, see `measure`
+    ("max_sensitivity", "Yeh 2019, max-sensitivity", "Largest relative change of the scores under"
+     " small noise on the node embeddings."),
+    ("model_randomisation", "Adebayo 2018, cascading randomisation", "|Spearman correlation| of the"
+     " scores with those of the model after shuffling weights."),
+):  # fmt: skip
+    METRICS[_name] = Metric(_name, False, _source, _summary, None, removal=False)
 
 # Measured by models that are trained anew, and not from curves (see `learning.refit`).
-ROAR = Metric(
-    "roar",
-    higher_is_better=True,
-    source="Hooker 2019; Amara 2023",
-    summary="p minus p of models trained without the top share of the nodes, mean over shares.",
-    measure=None,
-    classes_only=True,
-)
-
+_summary = "p minus p of models trained without the top share of the nodes, mean over shares."
+ROAR = Metric("roar", True, "Hooker 2019; Amara 2023", _summary, measure=None, classes_only=True)
 
 # Of a known truth. They are measured where `evaluate` is given truths.
 TRUTH_METRICS: dict[str, Metric] = {
@@ -350,8 +333,7 @@ def choose_metrics(
     A function that is not registered counts as a metric of which more is better. With truths, the
     first metric that fits them is added if none of them is among the names.
 
-    Raises:
-        ValueError: a metric is unknown, does not fit the task, or needs truths.
+    Raises ValueError if a metric is unknown, does not fit the task, or needs truths.
     """
     fitting = [TRUTH_METRICS[name] for name in metrics_for(truths[0])] if truths else []
     if isinstance(names, str) and names == "all":

@@ -131,13 +131,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def notes_on(model: Any, batch: Any, warned: Iterable[str]) -> dict[str, str]:
-    """Say what passes have shown of a model, by subject, with what to do about it.
-
-    Args:
-        model: the model.
-        batch: the graphs of the passes.
-        warned: the warnings of the passes.
-    """
+    """Say what passes have shown of a model, by subject, with what to do about it."""
     notes = dict(_notes(model, batch))
     if choice := next((text for text in warned if CHOICE in text), ""):
         notes["ties"] = choice

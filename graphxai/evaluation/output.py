@@ -129,9 +129,8 @@ def _table(report: MethodValues, operator: str) -> list[str]:
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]
-        lines += markdown_table(
-            ["method", *(f"{m} {_arrow(m)}".strip() for m in some.columns)], rows
-        )
+        arrows = [f"{m} {'↑' if higher_is_better(m) else '↓'}" for m in some.columns]
+        lines += markdown_table(["method", *arrows], rows)
     return [*lines, "ms: mean time of one explanation, of graphs that share passes.", ""]
 
 
@@ -286,10 +285,6 @@ def _save(report: Any, kind: str, stem: Path, operator: str | None) -> None:
         figure.savefig(file, format="svg")
 
 
-def _arrow(metric: str) -> str:
-    return "↑" if higher_is_better(metric) else "↓"
-
-
 def _name(report: MethodValues, method: Any) -> str:
     """Return a method's name in a table, with its note."""
     name, note = _cell(method), report.labelled(method)[len(method) :]
@@ -348,12 +343,14 @@ def latex_table(report: MethodValues, operator: str) -> str:
     removal = f", nodes removed by {operator}" if report.operators else ""
     models = len({unit.checkpoint for unit in report.units})
     spread = f"; $\\pm$ standard deviation between {models} models" if models > 1 else ""
+    arrows = {True: r"$\uparrow$", False: r"$\downarrow$"}  # which values are better
+    heads = [f"{_latex_escaped(m)} {arrows[higher_is_better(m)]}" for m in metrics]
     lines = [
         f"% {graphs} graphs{removal}; means with 95 % bootstrap intervals over graphs{spread};"
         " bold: the best means; ms and passes for one explanation",
         rf"\begin{{tabular}}{{l{'c' * len(metrics)}rl}}",
         r"\toprule",
-        " & ".join(["method", *map(_latex_heading, metrics), "ms", "passes"]) + r" \\",
+        " & ".join(["method", *heads, "ms", "passes"]) + r" \\",
         r"\midrule",
     ]
     for name in report.methods:
@@ -362,12 +359,6 @@ def latex_table(report: MethodValues, operator: str) -> str:
         row = [_latex_escaped(report.labelled(name)), *map(_latex_cell, rows), *ends]
         lines.append(" & ".join(row) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _latex_heading(metric: str) -> str:
-    """Return a metric's name with an arrow that says which values are better."""
-    arrow = r"\uparrow" if higher_is_better(metric) else r"\downarrow"
-    return f"{_latex_escaped(metric)} ${arrow}$"
 
 
 def _latex_cell(row: Any) -> str:

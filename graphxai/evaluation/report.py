@@ -157,11 +157,6 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
     activation curve), so that a good, a middling and a bad case are shown. The methods are the
     registered methods with the best AUAC, then `random`.
 
-    Args:
-        model: the explained model.
-        inputs: the measured inputs, by key.
-        report: the report of the benchmark.
-
     Returns:
         The picture as SVG, or None if the graphs cannot be drawn.
     """
@@ -169,9 +164,10 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
     panels = []
     for key in _typical_graphs(report):
         for method in methods:
-            explanation = explain(
-                model, inputs[key], get_explainer(method), target=_target(report, key, model)
-            )
+            target: Any = next(u.target for u in report.units if u.graph == key and u.target)
+            if target in (task.name for task in model.config.tasks if not task.classes):
+                target = None  # the value of a regression
+            explanation = explain(model, inputs[key], get_explainer(method), target=target)
             if not explanation.has_picture:
                 return None
             title = f"{explanation.title} · {key}"
@@ -198,9 +194,3 @@ def _typical_graphs(report: Report) -> list[Key]:
     count = min(GRAPHS, len(ranked))
     places = [round((len(ranked) - 1) * (k + 0.5) / count) for k in range(count)]
     return [ranked[p] for p in reversed(places)]
-
-
-def _target(report: Report, key: Key, model: Model) -> Any:
-    """Return the class that the report tracked for a graph, or None for a regression."""
-    text = next(u.target for u in report.units if u.graph == key and u.target)
-    return None if text in {t.name for t in model.config.tasks if not t.classes} else text

@@ -118,7 +118,6 @@ def measure_robustness(
     Args:
         model: the explained model. If the plan has a judge for an operator, that is scored.
         plan: the operators, and the seed, which draws nodes together with the graphs' features.
-        items: the graphs.
         target: names the task.
         labels: true classes or values, by position or key. Graphs without a label are left out.
     """

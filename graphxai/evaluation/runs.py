@@ -18,7 +18,7 @@ from graphxai.contract.batching import batches_for
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers.passes import outputs_without_nodes
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, versions
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread, workers_for
@@ -30,7 +30,7 @@ from graphxai.wrapping.wrapped import WrappedModel
 from .measure import Item, MeasurementPlan, measure, unmeasured
 from .report import Report
 from .store import Key, Store, Unit
-from .targets import TrackedOutput, target_text
+from .targets import TrackedOutput
 
 CHUNK = 16  # how many graphs are explained, measured and written together
 
@@ -103,8 +103,6 @@ class Run:
     """A measurement of graphs, which goes on where an earlier one in the same folder stopped.
 
     Args:
-        model: the explained model.
-        graphs: the graphs to measure on.
         refitting: how judges are trained here, or None.
         store: the folder of the run, or None.
         settings: what is needed to reproduce the values.
@@ -286,8 +284,6 @@ def _zeroes_nodes(model: Model, graphs: Graphs) -> bool:
 
 def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> dict[str, Any]:
     """Return what is needed to reproduce the values, as JSON values."""
-    from graphxai.explanation.compute.models import versions
-
     version_of = versions()
     of_draws: dict[str, Any] = {}
     if plan.resampling is not None:
@@ -300,7 +296,7 @@ def _settings(model: Model, plan: MeasurementPlan, tracked: TrackedOutput) -> di
     return of_draws | {
         "model": model.origin.name,
         "sha256": weights_hash(model),
-        "target": target_text(tracked),
+        "target": tracked.text,
         "metrics": [metric.name for metric in plan.metrics],
         "operators": list(plan.operators),
         "steps": plan.steps,

@@ -51,7 +51,6 @@ def bace_part(model: Model, part: str = "test", root: str | Path | None = None) 
     Args:
         model: the model whose metadata hold the split.
         part: "train", "valid" or "test".
-        root: the folder of the data.
     """
     from graphxai.datasets.molecules import load_bace
 
@@ -80,15 +79,12 @@ def ogb_part(
     """Return the molecules in a part of the official split of a data set of OGB, by position.
 
     Args:
-        model: the model to measure.
         name: such as "ogbg-molbace".
         part: the part of the official split.
-        root: the folder of the data.
         task: the task of the model that the labels are for, by default its first. The data set must
             have it, or a single task.
 
-    Raises:
-        ValueError: there is no such data set, or it does not have the task.
+    Raises ValueError if there is no such data set, or it does not have the task.
     """
     dataset = load_ogb(name, root)
     chosen, _ = model.config.task_columns(task or model.config.tasks[0].name)
@@ -132,8 +128,7 @@ def graph_part(
         folder: see `graphxai.datasets.graph_folders`.
         truths: the attribute of a graph that is true at its true nodes (N,), if there is one.
 
-    Raises:
-        ValueError: there is no such attribute, or single nodes are explained.
+    Raises ValueError if there is no such attribute, or single nodes are explained.
     """
     from graphxai.datasets.graph_folders import digest_of, load_graphs, plain
 
@@ -180,11 +175,7 @@ def _node_part(
 ) -> BenchmarkSource:
     """Return the nodes of all graphs, or the chosen ones, as inputs. Each graph is encoded once.
 
-    Args:
-        model: the model that reads them.
-        graphs: the graphs, with labels of the nodes.
-        chosen: the numbers of the nodes, or None for all nodes.
-        title: the title of the source.
+    `chosen` are the numbers of the nodes, or None for all nodes.
     """
     from graphxai.datasets.graph_folders import starts_of
     from graphxai.wrapping.chosen import mark_explained

@@ -7,9 +7,10 @@ computed again, and are exact, so that a run that goes on reports what an undist
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ class Unit:
         if not isinstance(content, dict) or set(content) != {f.name for f in fields(cls)}:
             raise ValueError("not a line of a benchmark run.")
         for name in ("values", "curves", "ledger", "stages"):
-            content[name] = _figures(content[name])
-        content["seconds"] = _figures(content["seconds"])
+            content[name] = _with_leaves(content[name], _figure)
+        content["seconds"] = _with_leaves(content["seconds"], _figure)
         return cls(**content)
 
 
@@ -147,21 +148,19 @@ class Store:
 
 def finite_or_null(value: Any) -> Any:
     """Replace NaN and infinities by null in JSON values."""
-    if isinstance(value, dict):
-        return {k: finite_or_null(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite_or_null(v) for v in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+    return _with_leaves(value, lambda v: None if isinstance(v, float) and not isfinite(v) else v)
 
 
-def _figures(value: Any) -> Any:
-    """Replace null by NaN in JSON values, and require that all other values are numbers."""
+def _with_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
-        return {k: _figures(v) for k, v in value.items()}
+        return {name: _with_leaves(each, leaf) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_figures(v) for v in value]
+        return [_with_leaves(each, leaf) for each in value]
+    return leaf(value)
+
+
+def _figure(value: Any) -> float:
+    """Return a number of JSON, or NaN for null."""
     if value is None:
         return math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -35,6 +35,13 @@ class TrackedOutput:
     target: Target
     class_source: ClassSource | None = None
 
+    @property
+    def text(self) -> str | None:
+        """The output as text, for the settings of a run."""
+        choice = self.class_source or self.target.choice
+        parts = [self.target.task, None if choice is None else str(choice)]
+        return ": ".join(part for part in parts if part) or None
+
 
 def tracked_output(model: Model, target: Any, labels: Labels | None) -> TrackedOutput:
     """Read which output to track: a target as for `explain`, or "true" or "predicted".
@@ -42,8 +49,7 @@ def tracked_output(model: Model, target: Any, labels: Labels | None) -> TrackedO
     If the model has a class called "true" or "predicted", the class is meant. Without a choice, a
     classifier's true class is tracked if there are labels, and otherwise its predicted class.
 
-    Raises:
-        ValueError: the target has several classes, or is unknown.
+    Raises ValueError if the target has several classes, or is unknown.
     """
     wanted = Target.of(target)
     tasks = {task.name for task in model.config.tasks}
@@ -70,9 +76,7 @@ def check_labels(labels: Labels | None, inputs: int, tracked: TrackedOutput, sco
     """Raise ValueError if labels are given that the evaluation would not use.
 
     Args:
-        labels: the labels.
         inputs: the number of inputs, which labels in a list have to match.
-        tracked: the output that is tracked.
         scored: whether the model is scored with nodes removed, for which labels serve too.
     """
     if labels is None:
@@ -99,12 +103,9 @@ def targets_by_graph(
 
     Args:
         model: the model that predicts the classes.
-        prepared: the graphs.
-        tracked: the output to track.
         labels: the names or numbers of the true classes, for "true".
 
-    Raises:
-        ValueError: labels are missing or name an unknown class.
+    Raises ValueError if labels are missing or name an unknown class.
     """
     task = tracked.target.task_in(model.config)
     if tracked.class_source == "true" and labels is None:
@@ -156,10 +157,3 @@ def label_number(task: Task, label: Any) -> float | None:
         return None if label is None or label != label else float(label)
     name = class_name(task, label)
     return None if name is None else float(task.classes.index(name))
-
-
-def target_text(tracked: TrackedOutput) -> str | None:
-    """Return the tracked output as text, for the settings of a run."""
-    choice = tracked.class_source or tracked.target.choice
-    parts = [tracked.target.task, None if choice is None else str(choice)]
-    return ": ".join(part for part in parts if part) or None

@@ -332,8 +332,7 @@ def _graphs(model: Model, inputs: Sequence[Any]) -> list[Data]:
 def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Data]:
     """Renumber the graphs, and return them as the model reads them."""
     if hasattr(model, "renumbered"):  # graphs of a wrapped model may have any attributes
-        wrapped: list[Data] = model.renumbered(graphs, orders)
-        return wrapped
+        return model.renumbered(graphs, orders)
     moved = [renumbered(graph, order) for graph, order in zip(graphs, orders, strict=True)]
     return [model.prepare(graph).data for graph in moved]
 
@@ -370,8 +369,7 @@ def _sizes(attribution: Attribution, explainer: Explainer) -> list[float]:
     terms = [attribution.graph_token, attribution.biases]
     if explainer.traits.adds_up or explainer.traits.in_output_units:
         terms.append(attribution.output)
-    largest: list[float] = torch.stack(terms).abs().amax(0).tolist()
-    return largest
+    return torch.stack(terms).abs().amax(0).tolist()
 
 
 def _assert_close(

@@ -73,14 +73,8 @@ def side_by_side(
         e.svg(title=name, **{"subtitle": "", "legend": legend} | panel_options(e, options))
         for name, e, legend in panels
     ]
-    return Picture(
-        grid_svg(
-            drawn,
-            columns or (2 if len(drawn) == 4 else 3),
-            headline,
-            subtitle=shared if difference else "",
-        )
-    )
+    columns = columns or (2 if len(drawn) == 4 else 3)
+    return Picture(grid_svg(drawn, columns, headline, subtitle=shared if difference else ""))
 
 
 _Panels = list[tuple[str, Explanation, tuple[str, str]]]  # name, explanation, words of its colours
@@ -143,9 +137,7 @@ def _told_apart(
 
     The name says what differs: method, options, model, target. If nothing does, it is the method's.
 
-    Args:
-        explanations: the explanations.
-        with_method: whether each name has the method, even if all share it.
+    `with_method` says whether each name has the method, even if all share it.
     """
     options = [e.provenance.get("options", {}) for e in explanations]
     differing = [k for k in options[0] if len({repr(each.get(k)) for each in options}) > 1]

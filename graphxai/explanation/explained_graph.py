@@ -251,8 +251,7 @@ class ExplainedGraph:
         """The share of the ensemble's models that agree on the sign of the mean (N,), or None."""
         if self.members is None:
             return None
-        same: NDArray[np.floating] = (np.sign(self.members) == np.sign(self.relevance)).mean(0)
-        return same
+        return (np.sign(self.members) == np.sign(self.relevance)).mean(0)
 
     @property
     def subject(self) -> str:
@@ -366,43 +365,3 @@ def _read(smiles: str) -> "Mol | None":
 
     with rdBase.BlockLogs():
         return Chem.MolFromSmiles(smiles)
-
-
-def about_output(explanation: ExplainedGraph) -> str:
-    """Say in one sentence what the explained output is and how to read its size."""
-    target = explanation.target
-    first, against, second = target.partition(" against ")
-    if against and isinstance(explanation.wanted.choice, tuple):
-        task = f"{explanation.prediction.task}: "
-        ends = {first.removeprefix(task), second.removeprefix(task)}
-        if ends <= set(explanation.prediction.probabilities):
-            text = f"a difference of logits: +0.7 doubles the odds of {first} against {second}"
-        else:
-            text = f"the difference of two outputs, {first} minus {second}"
-    elif explanation.prediction.label is None:
-        unit = explanation.prediction.unit
-        text = f"the predicted value in {unit}" if unit else "the predicted value"
-    else:
-        text = "a logit: +0.7 doubles the odds"
-    return f"The output for the target, {target}, is {text}."
-
-
-def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
-    """Return the words of the explanation's ledger that need explaining, each with its meaning."""
-    ledger = explanation.ledger
-    if ledger is None:
-        return {}
-    node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
-    meanings = {
-        "without nodes": f"what the model says about a graph without any {node}s",
-        "zeroed nodes": f"what the model says about the graph if all its {node}s are zeros",
-        "change": f"what all {node}s together change in that",
-        "centrality": f"the {node}s' share that comes from their number of {links}",
-        "graph token": f"an extra node beside the {node}s, from which the model reads its answer",
-        "biases": f"the model's constants, which belong to no {node}",
-        "unexplained": "what the method cannot assign, which under LRP is only rounding",
-        "curve": f"what a group of {node}s adds by its size alone, for k of all {node}s",
-        "group error": f"how far without nodes + shares + curve is off for a group of {node}s",
-    }
-    values = vars(ledger) | {"change": ledger.change, "curve": ledger.group_error}
-    return {t: m for t, m in meanings.items() if values.get(t.replace(" ", "_"), 0) is not None}

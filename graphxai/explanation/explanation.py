@@ -164,7 +164,6 @@ class Explanation(ExplainedGraph, Result):
         )
 
     def _strongest(self) -> str:
-        """Return an HTML table of the nodes with the largest |relevance|."""
         order = np.argsort(-np.abs(self.relevance), kind="stable")[:TOP]
         values = [self.format_node(i) for i in order.tolist()]
         molecule, head = self.molecule, f"relevance{self.spread_note}"
@@ -274,12 +273,8 @@ class Explanation(ExplainedGraph, Result):
         Raises:
             ValueError: the graph is no molecule.
         """
-        return files.sdf_record(
-            self.atoms(),
-            self.relevance,
-            title=title,
-            properties={**properties, **self._properties()},
-        )
+        told = {**properties, **self._properties()}
+        return files.sdf_record(self.atoms(), self.relevance, title=title, properties=told)
 
     def to_cxsmiles(self) -> str:
         """Return the molecule as CXSMILES with its relevance, as `files.cxsmiles` writes it.
@@ -295,17 +290,12 @@ class Explanation(ExplainedGraph, Result):
         return files.smi_line(self.to_cxsmiles(), comment)
 
     def _properties(self) -> dict[str, object]:
-        """Return the properties of the molecule as a whole, for an SD file."""
         given: dict[str, object] = {}
         if (as_given := self.as_given) is not None:
             atoms = " ".join(map(str, as_given.atoms))
             given = {"Given": as_given.smiles, "Given atoms": atoms, "Note": as_given.sentence}
-        text: dict[str, object] = {
-            "SMILES": self.smiles or "",
-            **given,
-            "Method": self.method,
-            "Target": self.target,
-        }
+        text: dict[str, object] = {"SMILES": self.smiles or "", **given}
+        text |= {"Method": self.method, "Target": self.target}
         for prediction in self.predictions:
             text[f"Prediction {prediction.task}"] = prediction
             if prediction.range:
@@ -357,3 +347,43 @@ def _molblock(mol: "Mol") -> str:
     from rdkit import Chem
 
     return Chem.MolToV3KMolBlock(mol)
+
+
+def about_output(explanation: ExplainedGraph) -> str:
+    """Say in one sentence what the explained output is and how to read its size."""
+    target = explanation.target
+    first, against, second = target.partition(" against ")
+    if against and isinstance(explanation.wanted.choice, tuple):
+        task = f"{explanation.prediction.task}: "
+        ends = {first.removeprefix(task), second.removeprefix(task)}
+        if ends <= set(explanation.prediction.probabilities):
+            text = f"a difference of logits: +0.7 doubles the odds of {first} against {second}"
+        else:
+            text = f"the difference of two outputs, {first} minus {second}"
+    elif explanation.prediction.label is None:
+        unit = explanation.prediction.unit
+        text = f"the predicted value in {unit}" if unit else "the predicted value"
+    else:
+        text = "a logit: +0.7 doubles the odds"
+    return f"The output for the target, {target}, is {text}."
+
+
+def about_terms(explanation: ExplainedGraph) -> dict[str, str]:
+    """Return the words of the explanation's ledger that need explaining, each with its meaning."""
+    ledger = explanation.ledger
+    if ledger is None:
+        return {}
+    node, links = ("atom", "bonds") if explanation.smiles is not None else ("node", "neighbours")
+    meanings = {
+        "without nodes": f"what the model says about a graph without any {node}s",
+        "zeroed nodes": f"what the model says about the graph if all its {node}s are zeros",
+        "change": f"what all {node}s together change in that",
+        "centrality": f"the {node}s' share that comes from their number of {links}",
+        "graph token": f"an extra node beside the {node}s, from which the model reads its answer",
+        "biases": f"the model's constants, which belong to no {node}",
+        "unexplained": "what the method cannot assign, which under LRP is only rounding",
+        "curve": f"what a group of {node}s adds by its size alone, for k of all {node}s",
+        "group error": f"how far without nodes + shares + curve is off for a group of {node}s",
+    }
+    values = vars(ledger) | {"change": ledger.change, "curve": ledger.group_error}
+    return {t: m for t, m in meanings.items() if values.get(t.replace(" ", "_"), 0) is not None}

@@ -129,12 +129,10 @@ class Explanations(LabelledResults[Explanation]):
         shown = self._some(SHOWN)
         if self.from_table or not _all_drawn(shown):
             return None
-        return grid(
-            [e for *_, e in shown],
-            titles=[f"{label}: {e.headline}" for _, label, e in shown],
-            subtitle=self._counts(SHOWN),
-            shared_scale=len({(e.method, e.target) for *_, e in shown}) == 1,
-        )._repr_svg_()
+        titles = [f"{label}: {e.headline}" for _, label, e in shown]
+        alike = len({(e.method, e.target) for *_, e in shown}) == 1
+        about: dict[str, Any] = {"subtitle": self._counts(SHOWN), "shared_scale": alike}
+        return grid([e for *_, e in shown], titles=titles, **about)._repr_svg_()
 
     def _repr_png_(self) -> bytes | None:
         return shown_as_png(self._repr_svg_())
@@ -156,12 +154,8 @@ def _all_drawn(shown: list[tuple[int, Any, Explanation]]) -> bool:
 
 
 def _cells(explanation: Explanation, pictures: bool, scale: Scale | None) -> dict[str, Any]:
-    """Return the cells of an explanation's row in a table with a row per input."""
-    cells = table_cells(explanation.predictions) | {
-        "method": explanation.method,
-        "target": explanation.target,
-        "output": explanation.output,
-    }
+    told = {name: getattr(explanation, name) for name in ("method", "target", "output")}
+    cells = table_cells(explanation.predictions) | told
     if pictures and explanation.has_picture:
         picture = explanation.svg(scale=scale, **THUMBNAIL)
         cells["picture"] = image_html(picture, explanation.headline)
@@ -171,7 +165,6 @@ def _cells(explanation: Explanation, pictures: bool, scale: Scale | None) -> dic
 def _shown_cells(
     label: Any, explanation: Explanation, drawable: bool, scale: Scale | None
 ) -> tuple[Any, ...]:
-    """Return the cells of an explanation's row in a notebook."""
     near = explanation.nearness
     predicted = "; ".join(f"{p.task}: {p.in_full}" for p in explanation.predictions)
     text = f"{explanation.headline}. {explanation.caption}".replace("\n", "; ")
@@ -243,7 +236,6 @@ def grid(
 
 
 def _aligned(explanations: list[Explanation], core: str | None) -> list[Explanation]:
-    """Draw a common core alike, if all explanations are of molecules."""
     if len({id(e) for e in explanations}) < 2 or not all(e.molecule for e in explanations):
         return explanations
     placed = aligned_series([e.atoms() for e in explanations], core)

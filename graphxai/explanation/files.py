@@ -88,9 +88,8 @@ def write_csv(
 ) -> Path:
     """Write a table as CSV, with the options of `DataFrame.to_csv`.
 
-    Args:
-        byte_order_mark: whether to begin with a byte-order mark, which tells Excel that it is
-            UTF-8.
+    `byte_order_mark` says whether to begin with a byte-order mark, which tells Excel that it is
+    UTF-8.
     """
     with atomic_write(path) as file:
         if byte_order_mark:
@@ -117,8 +116,7 @@ def write_parquet(frame: "pd.DataFrame", path: Path, content: Any = None) -> Pat
 def write_table(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
     """Write a table without its index as .csv, as .tsv with tabs, or as .parquet.
 
-    Args:
-        options: those of `write_csv`. Parquet needs none, as it holds numbers as they are.
+    `options` are those of `write_csv`. Parquet needs none, as it holds numbers as they are.
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":

@@ -57,8 +57,6 @@ def security_policy(
     Style and script are allowed by their hashes. Without a script, none can run.
 
     Args:
-        style: the text of the style sheet.
-        script: the text of the script, or "".
         rest: further directives.
         loaded: the addresses of files that the script may load as scripts.
     """

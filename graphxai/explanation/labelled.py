@@ -97,11 +97,9 @@ class LabelledResults(list[Item | None], Generic[Item]):
         return short_text([f"{type(self).__name__}: {self._counts(LINES)}", *lines])
 
     def _part(self, positions: slice) -> Self:
-        """Return some of the results with their labels."""
         return type(self)(super().__getitem__(positions), labels=self._fitting_labels()[positions])
 
     def _where(self, mask: Sequence[bool]) -> Self:
-        """Return the results where a mask is true, with their labels."""
         if len(mask) != len(self):
             raise IndexError(f"the mask has {len(mask)} values for {len(self)} results.")
         labels = self._fitting_labels()
@@ -270,18 +268,19 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
         head = ["", *tasks, *domain, "note"]
         rows = []
         for _, label, by_task in shown:
-            cells = [self._cell(by_task[task]) if task in by_task else "" for task in tasks]
+            several = self._several_models  # of which each has its own nearness
+            cells = [
+                (_in_full(by_task[task]) if several else by_task[task].in_full)
+                if task in by_task
+                else ""
+                for task in tasks
+            ]
             near = next(iter(by_task.values())).nearness
             cells += ["" if near is None else near.sentence] if domain else []
             rows.append([label, *cells, joined_notes([*by_task.values()])])
         return self._table(head, rows, ROWS)
 
-    def _cell(self, prediction: Prediction) -> str:
-        """Return a prediction in full, with its nearness where each model has its own."""
-        return _in_full(prediction) if self._several_models else prediction.in_full
-
 
 def _in_full(prediction: Prediction) -> str:
-    """Return a prediction in full, with its nearness to its model's training set."""
     near = prediction.nearness
     return prediction.in_full if near is None else f"{prediction.in_full}; {near.sentence}"

@@ -141,7 +141,6 @@ class Ledger:
         )
 
     def _repr_html_(self) -> str:
-        """Write the figures as a table."""
         rows = "".join(
             f'<tr><td style="text-align: left; padding-left: {0.5 + 1.5 * depth}em">'
             f"{escape(name)}</td><td>{'' if value is None else f'{value:+z.4f}'}</td></tr>"

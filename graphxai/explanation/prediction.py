@@ -299,7 +299,6 @@ def property_columns(
 
 
 def _nearness_cells(prediction: Prediction, columns: tuple[str, str]) -> dict[str, Any]:
-    """Return how near a molecule is to a training set, or nothing for other graphs."""
     near = prediction.nearness
     return {} if near is None else dict(zip(columns, (near.similarity, near.word), strict=True))
 
@@ -325,25 +324,18 @@ def read_outputs(
     """Read the predictions of every task from one graph's outputs (num_outputs,).
 
     Args:
-        config: the model's tasks.
-        outputs: the model's outputs.
         nearness: how near the graph is to the training set, or a function that returns this.
         conformal: the model's conformal scores by task.
         note: what was done to the molecule before it was predicted.
         parent: the SMILES of the molecule that was predicted instead of the one given, or "".
 
-    Raises:
-        NotFiniteError: an output, or a value computed from it, is not a finite number.
+    Raises NotFiniteError if an output, or a value computed from it, is not a finite number.
     """
     start, predictions = 0, []
+    about: dict[str, Any] = {"nearness": nearness, "note": note, "parent": parent}
     for task in config.tasks:
         values = outputs[start : start + task.num_outputs]
-        about: dict[str, Any] = {
-            "nearness": nearness,
-            "conformal": (conformal or {}).get(task.name),
-            "note": note,
-            "parent": parent,
-        }
+        about["conformal"] = (conformal or {}).get(task.name)
         predictions.append(_read_task(task, values, about))
         start += task.num_outputs
     return tuple(predictions)

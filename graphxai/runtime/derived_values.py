@@ -47,8 +47,7 @@ class DerivedValues:
         if name not in self._values:
             with torch.inference_mode(False), torch.no_grad():
                 self._values[name] = compute()
-        value: Value = self._values[name]
-        return value
+        return self._values[name]
 
 
 _kept: "WeakKeyDictionary[Any, DerivedValues]" = WeakKeyDictionary()

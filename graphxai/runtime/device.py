@@ -21,7 +21,6 @@ def on_device(model: AnyModel, device: torch.device | str | None) -> AnyModel:
     The model's inputs follow it, and results come back to the CPU.
 
     Args:
-        model: the model.
         device: the device; with None the model stays where it is.
 
     Raises:

@@ -66,8 +66,7 @@ def interrupts_deferred(wait: float = 0.0) -> Iterator[None]:
     An import that is stopped in the middle leaves modules half loaded, and a notebook's kernel has
     to be restarted. In threads other than the main one, which no signal stops, nothing is done.
 
-    Args:
-        wait: seconds between the end of the block and the effect.
+    `wait` is how many seconds pass between the end of the block and the effect.
     """
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()

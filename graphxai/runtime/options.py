@@ -90,8 +90,7 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
         options: new values by the names of their fields.
         function: name of the function that was called, for the message.
 
-    Raises:
-        TypeError: a name is not that of a field; the message names the closest field.
+    Raises TypeError if a name is not that of a field; the message names the closest field.
     """
     require_options(options, [each.name for each in fields(settings)], function)
     return replace(settings, **options)

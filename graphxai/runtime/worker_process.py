@@ -118,8 +118,7 @@ class WorkerProcess:
             pipe.close()
             self.process = None
             raise _ProcessEndedError(_how_it_ended(process.exitcode)) from None
-        answer: Answer = pickle.loads(received)
-        return answer
+        return pickle.loads(received)
 
     def _running(self) -> tuple[BaseProcess, Connection, bool]:
         """Return the process, this end of its pipe, and whether the process was started here.
@@ -234,8 +233,7 @@ class _Pickler(pickle.Pickler):
 def as_bytes(value: Any) -> bytes:
     """Return a value as bytes for another process.
 
-    Raises:
-        ValueError: another process could not rebuild the value. The message says what to do.
+    Raises ValueError if another process could not rebuild the value. The message says what to do.
     """
     with io.BytesIO() as file:
         try:

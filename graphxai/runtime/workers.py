@@ -62,8 +62,6 @@ def map_in_processes(
     daemon of multiprocessing, which may not start processes, works alone with a warning.
 
     Args:
-        function: called with a piece; returns anything.
-        pieces: sequences of items.
         workers: the number of processes; 1 works in this process. None takes the cores that others
             leave idle, if that is faster: the first piece is done here, and processes start if the
             rest, at its speed, would take them less time, `STARTING` included.
@@ -133,8 +131,7 @@ def in_workers(
     The processes import neither the script nor the notebook that is running, so it needs no guard
     ``if __name__ == "__main__":``.
 
-    Raises:
-        ValueError: the function cannot be sent to a process. The message says what to do.
+    Raises ValueError if the function cannot be sent to a process. The message says what to do.
     """
     sent = as_bytes(function)
     processes = [WorkerProcess(sent) for _ in range(workers)]

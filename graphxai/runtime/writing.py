@@ -70,8 +70,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
     Until then it has another name beside `path`, so an error or a full disk leaves `path` as it
     was. Errors are as for `place_of`.
 
-    Args:
-        mode: "w" (UTF-8, line endings as written) or "wb".
+    `mode` is "w" (UTF-8, line endings as written) or "wb".
     """
     real = place_of(path)
     partial = real.with_name(f".{token_hex(6)}.partial")
@@ -192,8 +191,7 @@ def exclusive_lock(out: str | os.PathLike[str]) -> Iterator[None]:
 
     The system releases the lock when the process that holds it ends, however it ends.
 
-    Raises:
-        OSError: another process is writing there; the message has its number and start.
+    Raises OSError if another process is writing there; the message has its number and start.
     """
     out = Path(out)
     lock = out / ".lock" if out.is_dir() else out.with_name(f".{out.name}.lock")

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from graphxai.runtime.options import require_options
 
+FloatArray = NDArray[np.float64]
 _Anchors = tuple[tuple[int, int, int], ...]
 
 # Each arm runs from white to full colour in equal steps of |value| / limit. The two arms of a
@@ -116,7 +117,7 @@ class Scale:
             raise ValueError(f"a colour scale is a Scale, a number or None, not {wanted!r}")
         return cls(float(wanted), palette)
 
-    def rgb(self, values: ArrayLike) -> NDArray[np.float64]:
+    def rgb(self, values: ArrayLike) -> FloatArray:
         """Return the colours of `values`.
 
         Args:
@@ -199,7 +200,7 @@ class Scale:
         return (_UNSIGNED, _WHITE) if self.one_sided else _ARMS[self.palette]
 
 
-def finite(values: ArrayLike, name: str = "relevance") -> NDArray[np.float64]:
+def finite(values: ArrayLike, name: str = "relevance") -> FloatArray:
     """Return `values` as floats, or raise a ValueError that names the first that is not finite."""
     array = np.asarray(values, dtype=np.float64)
     bad = ~np.isfinite(array)
@@ -303,8 +304,7 @@ def with_picture_options(
     They stand in the signature and in the docstring that users see, in the place of `options`. Type
     checkers know them from `PictureKeywords`.
 
-    Args:
-        defaults: the options that the function uses where a user gives none.
+    `defaults` are the options that the function uses where a user gives none.
     """
     shared = [
         Parameter(

@@ -44,8 +44,6 @@ def curves_figure(
     Args:
         grid: the positions on the x axis (K,).
         curves: the mean, the lower and the upper end of each method, (K,) each.
-        title, x_label, y_label: plain text.
-        axes: where to draw, by default in a new figure.
 
     Returns:
         The figure with the axes.
@@ -66,9 +64,7 @@ def sums_figure(sums: Mapping[str, tuple[Any, Any, str]], *, title: str) -> "Fig
 
     If relevance adds up to the output, a method lies on the diagonal (Ali 2022, Fig. 3).
 
-    Args:
-        sums: for each method, the outputs (n,), the sums (n,) and a caption.
-        title: plain text.
+    `sums` has for each method the outputs (n,), the sums (n,) and a caption.
     """
     columns = min(3, len(sums))
     rows = -(-len(sums) // columns)
@@ -98,7 +94,6 @@ def forest_figure(
     Args:
         panels: by metric and method, the mean, the lower and the upper end.
         directions: the text under each metric's name, which says which way is better.
-        title: plain text.
     """
     names = list(next(iter(panels.values())))
     figure = new_figure(1.8 + 2.6 * len(panels), 1.3 + 0.27 * len(names))
@@ -130,8 +125,6 @@ def stages_figure(
     Args:
         stages: by method and by the block that was shuffled last, the mean |rank correlation| with
             its interval.
-        title: plain text.
-        axes: where to draw, by default in a new figure.
     """
     figure, axes = _canvas(7.2, 4.4, axes)
     blocks = list(next(iter(stages.values())))
@@ -214,7 +207,6 @@ def _styles(names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _colors(count: int) -> Sequence[Any]:
-    """Return this many different colours."""
     if count <= len(COLORS):
         return COLORS[:count]
     from matplotlib import colormaps

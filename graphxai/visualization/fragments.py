@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .color import (
+    FloatArray,
     PictureKeywords,
     PictureOptions,
     Scale,
@@ -160,7 +160,6 @@ def parts_page(
         parts: the name, members and summed relevance of each part.
         drawn: draws them in a room of pixels, given the colour of each part and the scale.
         untitled: the title for screen readers if there is no other.
-        picture: the words, size and colours of the picture.
         dark_tags: whether the numbers of the parts are in dark circles.
         further: other numbers that are drawn on the same scale, by name.
         notes: a line below each part of the list, or "".
@@ -193,8 +192,7 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
         relevance: the fragment's summed relevance.
         scale: the colours, which the pictures of a table share. By default the colour is full.
 
-    Raises:
-        ValueError: the SMILES cannot be read or the relevance is not finite.
+    Raises ValueError if the SMILES cannot be read or the relevance is not finite.
     """
     from rdkit import Chem
 
@@ -221,13 +219,12 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
 def _area(
     mol: Mol,
     atoms: Sequence[int],
-    points: NDArray[np.float64],
+    points: FloatArray,
     bond_px: float,
     color: str,
     note: str,
     hatched: bool,
 ) -> str:
-    """Draw a fragment with its bonds and filled rings."""
     inside = set(atoms)
     rings = [ring for ring in mol.GetRingInfo().AtomRings() if inside.issuperset(ring)]
     bonds = [bond for bond in bonded(mol).tolist() if inside.issuperset(bond)]
@@ -236,7 +233,7 @@ def _area(
 
 
 def _shapes(
-    points: NDArray[np.float64],
+    points: FloatArray,
     members: Sequence[int],
     lines: Sequence[tuple[int, int]],
     size: tuple[float, float],
@@ -268,17 +265,17 @@ def _shapes(
     return f"<g><title>{escape(note)}</title>{drawn}</g>"
 
 
-def _at(point: NDArray[np.float64]) -> str:
+def _at(point: FloatArray) -> str:
     return f"{number(point[0])} {number(point[1])}"
 
 
 def _places(
     parts: Iterable[Sequence[int]],
-    points: NDArray[np.float64],
+    points: FloatArray,
     size: float,
     room: tuple[float, float],
     *,
-    middles: Iterable[NDArray[np.float64]] = (),
+    middles: Iterable[FloatArray] = (),
     rings: Sequence[set[int]] = (),
 ) -> dict[int, tuple[float, float]]:
     """Return a place for the number of each part that has members, where there is most room.
@@ -343,7 +340,6 @@ def _arcs(
 
 
 def _numbered_tag(place: int, x: float, y: float, dark: bool = False) -> str:
-    """Draw a small circle with a number, white or dark."""
     ink, fill = ("#ffffff", "#333333") if dark else ("#000000", "#ffffff")
     text = draw_text(str(place), x, y + 3.6, 10, anchor="middle", bold=True, color=ink)
     return (

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from .color import PictureOptions, Scale
+from .color import FloatArray, PictureOptions, Scale
 from .text import draw_text, escape, fit_text, glyph_outlines, minus_signs, number, text_width
 
 SVG = "http://www.w3.org/2000/svg"
@@ -40,7 +40,6 @@ def document(width: float, height: float, body: str, *, title: str, description:
 
     Args:
         width, height: the size of the picture in pixels.
-        body: the SVG elements of the picture.
         title, description: plain text for screen readers.
     """
     title, description = minus_signs(title), minus_signs(description.replace("\n", "; "))
@@ -96,11 +95,8 @@ class Frame:
     only in the picture's description.
 
     Args:
-        picture: the words and the size of the picture.
-        heading: the SVG elements of the heading.
         top: the height of the heading in pixels.
         note: plain text below the drawing.
-        has_bar: whether there is a colour bar.
     """
 
     picture: PictureOptions
@@ -182,7 +178,7 @@ def ink_on(color: str) -> str:
     return "#ffffff" if linear @ (0.2126, 0.7152, 0.0722) < _DARK else "#000000"
 
 
-def relevance_of(what: str, values: NDArray[np.float64], scale: Scale) -> str:
+def relevance_of(what: str, values: FloatArray, scale: Scale) -> str:
     """Say between which ends the relevances of some things lie, or nothing if there are none."""
     if not len(values):
         return ""
@@ -212,7 +208,6 @@ def color_bar(
     has words only at its right end.
 
     Args:
-        scale: the colours.
         x, y: the upper left corner of the available space in pixels. The space is `BAR_ROOM` high.
         width: the width of that space in pixels.
         legend: the words for negative and for positive relevance.
@@ -265,7 +260,7 @@ def color_bar(
     return f'<g class="colour-bar">{"".join(parts)}</g>'
 
 
-def hatching(places: NDArray[np.float64], radius: float) -> str:
+def hatching(places: FloatArray, radius: float) -> str:
     """Draw white lines across discs, which tell negative relevance from positive without colours.
 
     The lines of all discs lie on one lattice, so that those of neighbours meet.

@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import PictureKeywords, PictureOptions, Scale, finite, with_picture_options
+from .color import FloatArray, PictureKeywords, PictureOptions, Scale, finite, with_picture_options
 from .frame import LEAST_HATCHED, OUTLINE, digest, frame, hatching, ink_on, relevance_of
 from .layout import laid_out_graph
 from .text import draw_text, escape, fit_text, number, text_width
@@ -104,7 +104,7 @@ class GraphLayout:
     """
 
     shown: NDArray[np.int_]
-    points: NDArray[np.float64]
+    points: FloatArray
     radius: float
 
     @property
@@ -116,11 +116,11 @@ class GraphLayout:
 def framed_graph(
     graph: PlainGraph,
     draw: Callable[[GraphLayout], str],
-    values: NDArray[np.float64],
+    values: FloatArray,
     scale: Scale,
     picture: PictureOptions,
     *,
-    strength: NDArray[np.float64],
+    strength: FloatArray,
     about: str,
     ringed: Collection[int] = (),
     arcs: Collection[tuple[int, int]] = (),
@@ -128,18 +128,14 @@ def framed_graph(
     """Draw a graph as SVG by `draw`, with heading and colour bar.
 
     Args:
-        graph: the graph to draw.
         draw: draws the graph, given the layout of its nodes.
         values: the relevances in the picture, for the colour bar.
-        scale: the colours of the bar.
-        picture: the words and the size of the picture.
         strength (N,): decides which nodes of a large graph are drawn, those with the largest.
         about: what is drawn, as text for screen readers.
         ringed: the nodes that are drawn in any case.
         arcs: the nodes between which there are arcs, for which there has to be room around.
 
-    Raises:
-        ValueError: the picture is too small.
+    Raises ValueError if the picture is too small.
     """
     shown = nodes_to_draw(strength, ringed)
     if len(shown) < len(strength):
@@ -150,7 +146,7 @@ def framed_graph(
     return surroundings.svg(drawn, scale, values, "Graph coloured by relevance", about)
 
 
-def nodes_to_draw(strength: NDArray[np.float64], always: Collection[int]) -> NDArray[np.int_]:
+def nodes_to_draw(strength: FloatArray, always: Collection[int]) -> NDArray[np.int_]:
     """Return the nodes to draw, in ascending order."""
     if len(strength) <= MOST_NODES:
         return np.arange(len(strength))
@@ -162,8 +158,8 @@ def nodes_to_draw(strength: NDArray[np.float64], always: Collection[int]) -> NDA
 def _lines(
     edges: NDArray[np.integer],
     place: dict[int, int],
-    values: NDArray[np.float64],
-    of_edges: NDArray[np.float64] | None,
+    values: FloatArray,
+    of_edges: FloatArray | None,
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """Return the relevance at both ends of each line between two places, leaving out self loops."""
     lines: dict[tuple[int, int], tuple[float, float]] = {}
@@ -214,7 +210,7 @@ def laid_out(
     return GraphLayout(shown, placed, radius)
 
 
-def _gap(points: NDArray[np.float64]) -> float:
+def _gap(points: FloatArray) -> float:
     """Return how far nodes are from their nearest neighbour, at the 10 % quantile."""
     if len(points) < 2:
         return np.inf
@@ -225,7 +221,7 @@ def _gap(points: NDArray[np.float64]) -> float:
 
 def _edges_svg(
     lines: dict[tuple[int, int], tuple[float, float]],
-    points: NDArray[np.float64],
+    points: FloatArray,
     radius: float,
     scale: Scale,
 ) -> str:
@@ -261,7 +257,7 @@ def _stops(ends: tuple[float, float], scale: Scale) -> str:
     return "".join(stops)
 
 
-def _band(start: NDArray[np.float64], end: NDArray[np.float64], radius: float) -> str:
+def _band(start: FloatArray, end: FloatArray, radius: float) -> str:
     """Return a band along an edge, because renderers drop gradients on lines without an area."""
     along = end - start
     aside = along[::-1] * (-1, 1) / (np.linalg.norm(along) or 1.0) * max(1.2, radius * 0.26)
@@ -277,7 +273,7 @@ def lines_svg(graph: PlainGraph, layout: GraphLayout) -> str:
 
 def nodes_svg(
     graph: PlainGraph,
-    values: NDArray[np.float64],
+    values: FloatArray,
     layout: GraphLayout,
     scale: Scale,
     ringed: Collection[int],
@@ -313,7 +309,7 @@ def nodes_svg(
 def _labels_svg(
     names: Sequence[str],
     order: Sequence[int],
-    points: NDArray[np.float64],
+    points: FloatArray,
     radius: float,
     colors: Sequence[str],
     around: float,
@@ -348,5 +344,4 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def _colors(scale: Scale, values: Collection[float]) -> list[str]:
-    """Return the colours of relevances, or an empty list if there are none."""
     return list(scale.hex(np.array(list(values)))) if len(values) else []

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite
+from .color import FloatArray, Scale, finite
 from .frame import BAR_ROOM, HATCHED, MARGIN, SVG, XLINK, color_bar, document, heading
 from .layout import flaws, has_layout, laid_out
 from .molecule import Window, molecule_svg
@@ -137,7 +137,6 @@ class Panel:
     """A molecule with the relevance of its atoms.
 
     Args:
-        mol: the molecule.
         relevance: the relevance of its atoms (N,).
         changed: the atoms to outline.
         title: plain text above the molecule.
@@ -201,13 +200,7 @@ def contrast_svg(
         for mol, panel in zip((first, second), panels, strict=True)
     ]
     return grid_svg(
-        pictures,
-        len(pictures),
-        title,
-        subtitle=subtitle,
-        scale=scale,
-        legend=legend,
-        values=values,
+        pictures, len(pictures), title, subtitle=subtitle, scale=scale, legend=legend, values=values
     )
 
 
@@ -219,7 +212,6 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     mirrored to bring corresponding atoms as close together as possible.
 
     Args:
-        mol: any molecule.
         reference: a molecule with 2D coordinates.
         mapping: the corresponding atoms of `reference` and `mol` (M, 2).
     """
@@ -258,8 +250,7 @@ def aligned_series(mols: Sequence[Mol], core: str | None = None) -> list[Mol]:
         core: the SMARTS of the core. Molecules that have it are aligned even if they come with
             coordinates.
 
-    Raises:
-        ValueError: the core cannot be read, or no molecule has it.
+    Raises ValueError if the core cannot be read, or no molecule has it.
     """
     from rdkit import Chem
 
@@ -337,17 +328,14 @@ def scaffold(mol: Mol) -> str:
         return ""
 
 
-def _superposed(
-    points: NDArray[np.float64], here: NDArray[np.float64], there: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _superposed(points: FloatArray, here: FloatArray, there: FloatArray) -> FloatArray:
     """Move all points rigidly, mirrored if needed, so that `here` comes closest to `there`.
 
     This is the orthogonal Procrustes problem (Schoenemann 1966).
     """
     u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
-    moved: NDArray[np.float64] = (points - here.mean(0)) @ (u @ v) + there.mean(0)
-    return moved
+    return (points - here.mean(0)) @ (u @ v) + there.mean(0)
 
 
-def _points(mol: Mol) -> NDArray[np.float64]:
+def _points(mol: Mol) -> FloatArray:
     return np.asarray(mol.GetConformer().GetPositions())[:, :2]

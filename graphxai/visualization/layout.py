@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Bond, Mol, QueryAtom
 
+FloatArray = NDArray[np.float64]
 MAX_RING = 28  # atoms; CoordGen takes .1 s for a ring of 30, 3 s for 34, minutes for 37
 MAX_UNTANGLED = 200  # atoms; CoordGen takes seconds for larger molecules
 _BOND = 1.5  # the length of a bond in RDKit's layouts, in Angstrom
@@ -117,7 +118,7 @@ def bonded(mol: Mol) -> NDArray[np.int_]:
     return np.array(pairs, dtype=int).reshape(-1, 2)
 
 
-def bond_length(ends: NDArray[np.int_], points: NDArray[np.float64]) -> float | None:
+def bond_length(ends: NDArray[np.int_], points: FloatArray) -> float | None:
     """Return the median length of bonds `ends` (B, 2) between `points` (N, 2), None if B = 0."""
     if not len(ends):
         return None
@@ -150,18 +151,13 @@ _GAP = 1.1  # the gap between components, in mean edge lengths
 
 
 @lru_cache(maxsize=64)
-def laid_out_graph(
-    count: int, edges: tuple[tuple[int, int], ...], aspect: float
-) -> NDArray[np.float64]:
+def laid_out_graph(count: int, edges: tuple[tuple[int, int], ...], aspect: float) -> FloatArray:
     """Return places (N, 2) for nodes 0 to N - 1, where edges have a length of about 1.
 
     Each component is laid out by Kamada & Kawai (1989), so that distances in the picture follow
     the number of edges between nodes. Components stand in rows, the largest first.
 
-    Args:
-        count: the number N of nodes.
-        edges: pairs of nodes.
-        aspect: the width of the picture divided by its height.
+    `aspect` is the width of the picture divided by its height.
     """
     import networkx as nx  # torch brings it
 
@@ -178,7 +174,7 @@ def laid_out_graph(
     return points
 
 
-def _component(graph: Any, members: list[int], aspect: float) -> NDArray[np.float64]:
+def _component(graph: Any, members: list[int], aspect: float) -> FloatArray:
     """Lay out a connected graph so that its longer side lies along that of the picture."""
     import networkx as nx
 
@@ -197,7 +193,7 @@ def _component(graph: Any, members: list[int], aspect: float) -> NDArray[np.floa
     return points / max(length, 1e-9)
 
 
-def _in_rows(places: list[NDArray[np.float64]], aspect: float) -> list[NDArray[np.float64]]:
+def _in_rows(places: list[FloatArray], aspect: float) -> list[FloatArray]:
     """Put components side by side, in rows that give the picture about the right shape."""
     sizes = [np.ptp(points, axis=0) + _GAP for points in places]
     area = sum(float(size.prod()) for size in sizes)
@@ -218,8 +214,7 @@ def equivalent_atoms(mol: Mol) -> list[tuple[int, ...]]:
     Hydrogens, isotopes and stereochemistry tell atoms apart, so tautomers and the arms of a
     cis-trans pair are not equivalent. Atoms that are equivalent as drawn are in no group.
 
-    Args:
-        mol: any molecule, sanitised or not.
+    `mol` is any molecule, sanitised or not.
     """
     from rdkit import Chem
 
@@ -265,7 +260,7 @@ def _queries() -> tuple[QueryAtom, QueryAtom, Mol]:
     )
 
 
-def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> NDArray[np.float64]:
+def averaged(values: ArrayLike, groups: list[tuple[int, ...]]) -> FloatArray:
     """Return a copy of `values` (N, ...) in which the atoms of a group have their mean."""
     means = np.array(values, dtype=np.float64)
     for atoms in map(list, groups):
@@ -313,13 +308,13 @@ def _skeleton(mol: Mol) -> Mol:
 
 
 def free_place(
-    fragment_points: NDArray[np.float64],
-    centres: list[NDArray[np.float64]],
-    taken: NDArray[np.float64],
+    fragment_points: FloatArray,
+    centres: list[FloatArray],
+    taken: FloatArray,
     bond_px: float,
     room: tuple[float, float],
     margin: float,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Return the place farthest from all that is drawn, in a ring's centre or around an atom."""
     angles = np.arange(16) * np.pi / 8
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * max(0.62 * bond_px, 20.0)
@@ -329,5 +324,4 @@ def free_place(
     clearance = np.linalg.norm(candidates[:, None] - taken, axis=-1).min(1)
     clearance = np.where(((candidates < low) | (candidates > high)).any(1), -1, clearance)
     enough = np.minimum(clearance, 0.8 * bond_px)  # with this much room, a ring's centre wins
-    freest: NDArray[np.float64] = candidates[int(enough.argmax())]
-    return freest
+    return candidates[int(enough.argmax())]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import PictureKeywords, PictureOptions, Scale, finite, with_picture_options
+from .color import FloatArray, PictureKeywords, PictureOptions, Scale, finite, with_picture_options
 from .frame import LEAST_HATCHED, OUTLINE, digest, frame, hatching, relevance_of
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .text import escape, number, numbers
@@ -27,7 +27,7 @@ _LABEL = 0.2  # how far a label extends beyond its atom, in Angstrom
 _OUTLINE = 0.07  # in bond lengths
 Window = tuple[float, float, float, float]  # left, bottom, right and top in 2D coordinates
 # Draws SVG elements, given the positions of the atoms (N, 2) and the bond length in pixels.
-Underlay = Callable[[NDArray[np.float64], float], str]
+Underlay = Callable[[FloatArray, float], str]
 _END_OF_HEADER = "<!-- END OF HEADER -->"
 # RDKit writes these styles for every line although they are SVG's defaults. They are a quarter of
 # it.
@@ -89,7 +89,7 @@ def molecule_svg(
     everything = values if of_bonds is None else np.concatenate([values, of_bonds])
     scale = picture.scale_for(everything)
 
-    def colored(points: NDArray[np.float64], bond: float) -> str:
+    def colored(points: FloatArray, bond: float) -> str:
         contour = _contour(mol, outlined, points, bond)
         return contour + _highlights(mol, values, of_bonds, scale, points, bond)
 
@@ -108,7 +108,7 @@ def molecule_svg(
 def framed(
     mol: Mol,
     underlay: Underlay,
-    values: NDArray[np.float64],
+    values: FloatArray,
     scale: Scale,
     picture: PictureOptions,
     *,
@@ -120,16 +120,12 @@ def framed(
     """Draw a molecule on top of `underlay` as SVG, with heading and colour bar.
 
     Args:
-        mol: any RDKit molecule.
         underlay: draws the coloured shapes under the molecule.
         values: the relevances that `underlay` shows.
-        scale: the colours of the bar.
-        picture: the words and the size of the picture.
         atom_numbers, keep_layout, window: as for `molecule_svg`.
         of: what the relevances belong to, for the description of the picture.
 
-    Raises:
-        ValueError: the picture is too small for the molecule.
+    Raises ValueError if the picture is too small for the molecule.
     """
     surroundings = frame(picture)
     prepared = _prepared(mol, keep_layout)
@@ -143,11 +139,11 @@ def framed(
     return surroundings.svg(drawn, scale, values, "Molecule coloured by relevance", about)
 
 
-def _shape(values: NDArray[np.float64]) -> str:
+def _shape(values: FloatArray) -> str:
     return f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
 
 
-def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, NDArray[np.float64], float]:
+def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, FloatArray, float]:
     """Return the plain drawing as SVG, the atoms' places (N, 2) and the bond length in pixels."""
     return _draw(_prepared(mol, keep_layout=True), room, atom_numbers=False, window=None)
 
@@ -166,11 +162,8 @@ def _prepared(mol: Mol, keep_layout: bool) -> Mol:
 
 
 def _draw(
-    mol: Mol,
-    room: tuple[float, float],
-    atom_numbers: bool | Sequence[int],
-    window: Window | None,
-) -> tuple[str, NDArray[np.float64], float]:
+    mol: Mol, room: tuple[float, float], atom_numbers: bool | Sequence[int], window: Window | None
+) -> tuple[str, FloatArray, float]:
     """Return the drawing as SVG, the atoms' positions (N, 2) and the bond length in pixels."""
     from rdkit.Chem import BondDir
     from rdkit.Chem.Draw import rdMolDraw2D
@@ -199,7 +192,7 @@ def _draw(
         drawer.FinishDrawing()
         return drawer
 
-    def positions(drawer: rdMolDraw2D.MolDraw2DSVG) -> NDArray[np.float64]:
+    def positions(drawer: rdMolDraw2D.MolDraw2DSVG) -> FloatArray:
         points = [drawer.GetDrawCoords(index) for index in range(mol.GetNumAtoms())]
         return np.array([(point.x, point.y) for point in points]).reshape(-1, 2)
 
@@ -249,9 +242,7 @@ def _corners(window: Window, room: tuple[float, float]) -> tuple[Any, Any]:
     return Point2D(*(centre - half).tolist()), Point2D(*(centre + half).tolist())
 
 
-def _contour(
-    mol: Mol, outlined: Collection[int], points: NDArray[np.float64], bond_px: float
-) -> str:
+def _contour(mol: Mol, outlined: Collection[int], points: FloatArray, bond_px: float) -> str:
     """Draw dark shapes, which show as outlines around the coloured shapes that cover them.
 
     They extend one line width beyond the coloured shapes.
@@ -281,10 +272,10 @@ def _contour(
 
 def _highlights(
     mol: Mol,
-    values: NDArray[np.float64],
-    of_bonds: NDArray[np.float64] | None,
+    values: FloatArray,
+    of_bonds: FloatArray | None,
     scale: Scale,
-    points: NDArray[np.float64],
+    points: FloatArray,
     bond_px: float,
 ) -> str:
     ends = bonded(mol)  # (B, 2)

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from .color import PictureKeywords, PictureOptions, Scale, finite, signed, with_picture_options
+from .color import (
+    FloatArray,
+    PictureKeywords,
+    PictureOptions,
+    Scale,
+    finite,
+    signed,
+    with_picture_options,
+)
 from .curves import new_figure
 from .graph import ARC, GraphLayout, PlainGraph, framed_graph, lines_svg, nodes_svg
 from .molecule import Window, framed
@@ -27,11 +35,8 @@ _THINNEST = 0.8  # the smallest width of a line, in pixels
 _FAINT = 0.08  # below this part of the limit, rings would only be white lines
 _RING = 0.24  # the radius of a ring, in bond lengths
 _HEAD = 0.12  # the head of an arrow without width, in bond lengths
-_DARKEST = (
-    0.0,
-    0.447,
-    0.698,
-)  # the last layer's bars. Those of earlier layers are mixed with white
+# the last layer's bars; those of earlier layers are mixed with white
+_DARKEST = (0.0, 0.447, 0.698)
 _LIGHTEST = 0.75
 
 
@@ -63,13 +68,11 @@ def pairs_svg(
         ValueError: `read` does not have one finite number per atom, or the picture is too small.
     """
     picture = PictureOptions(**options)
-    rings, between = finite(read), finite([value for *_, value in pairs])
+    rings, values, scale = _values(read, pairs, picture)
     if rings.shape != (mol.GetNumAtoms(),):
         raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
-    values = np.concatenate([rings, between])
-    scale = picture.scale_for(between if between.any() else rings)
 
-    def drawn(points: NDArray[np.float64], bond: float) -> str:
+    def drawn(points: FloatArray, bond: float) -> str:
         # The strongest arrow is on top of the others, and rings are on top of all arrows.
         parts = [_arrow(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
         parts += [
@@ -118,11 +121,9 @@ def graph_pairs_svg(
             picture is too small.
     """
     picture = PictureOptions(**options)
-    rings, between = finite(read), finite([value for *_, value in pairs])
+    rings, values, scale = _values(read, pairs, picture)
     if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
         raise ValueError(f"pairs may only name nodes 0 to {len(rings) - 1}.")
-    values = np.concatenate([rings, between])
-    scale = picture.scale_for(between if between.any() else rings)
     strength = np.abs(rings)
     for *ends, value in pairs:
         strength[ends] = np.maximum(strength[ends], abs(value))
@@ -158,13 +159,22 @@ def graph_pairs_svg(
     )
 
 
+def _values(
+    read: ArrayLike, pairs: Sequence[Pair], picture: PictureOptions
+) -> tuple[FloatArray, FloatArray, Scale]:
+    """Return the values of rings, those of rings and arrows, and the scale of the arrows."""
+    rings, between = finite(read), finite([value for *_, value in pairs])
+    scale = picture.scale_for(between if between.any() else rings)
+    return rings, np.concatenate([rings.ravel(), between]), scale
+
+
 def _size(pair: Pair) -> float:
     return abs(pair[2])
 
 
 def _arrow(
     pair: Pair,
-    points: NDArray[np.float64],
+    points: FloatArray,
     bond: float,
     scale: Scale,
     place: Mapping[int, int] | None = None,
@@ -193,11 +203,11 @@ def _arrow(
     )
 
 
-def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def _unit(vector: FloatArray) -> FloatArray:
     return vector / (np.linalg.norm(vector) or 1.0)
 
 
-def _ring(atom: int, value: float, at: NDArray[np.float64], bond: float, scale: Scale) -> str:
+def _ring(atom: int, value: float, at: FloatArray, bond: float, scale: Scale) -> str:
     x, y = at
     return (
         f'<circle data-read="{atom}" cx="{number(x)}" cy="{number(y)}" r="{number(_RING * bond)}"'
@@ -222,7 +232,6 @@ def profile_figure(
     Args:
         layers: for each layer, the relevance by distance, or by name for pairs without a distance.
         bonds: the relevance by bond type, summed over layers. If it is empty, there is no panel.
-        title: plain text.
         how: what the relevance passed through, for the label of the y axis.
     """
     keys = list(next(iter(layers.values())))

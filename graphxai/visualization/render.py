@@ -114,11 +114,9 @@ def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
     The drawings stay vectors if fpdf2 is installed (`pip install ".[pdf]"`). Without it, or
     if any picture has characters that its font lacks, pages are images with four pixels per point.
 
-    Args:
-        pictures: whole SVG documents, as the functions of this package return them.
+    `pictures` are whole SVG documents, as the functions of this package return them.
 
-    Raises:
-        ValueError: there is no picture, or a picture is not an SVG with width and height.
+    Raises ValueError if there is no picture, or a picture is not an SVG with width and height.
     """
     sizes = [_size(picture) for picture in pictures]
     if not sizes:

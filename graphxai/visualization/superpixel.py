@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import Scale, finite
+from .color import FloatArray, Scale, finite
 from .frame import BAR_ROOM, HATCHED, LEAST_HATCHED, MARGIN, document, hatch_lines, heading
 from .frame import color_bar as _color_bar
 from .text import draw_text, escape, fit_text, number
-
-FloatArray = NDArray[np.float64]
 
 _CAPTION = 24.0  # the space above a panel for its name, in pixels
 _GAP = 20.0  # the space between panels, in pixels
@@ -161,11 +159,7 @@ def superpixel_row_svg(
 
 
 def patches_svg(
-    relevance: ArrayLike,
-    grid: tuple[int, int],
-    *,
-    image: ArrayLike | None = None,
-    **options: Any,
+    relevance: ArrayLike, grid: tuple[int, int], *, image: ArrayLike | None = None, **options: Any
 ) -> str:
     """Draw the patches of an image as SVG on their grid, or upsampled to the image's pixels.
 
@@ -234,7 +228,7 @@ class _SuperpixelImage:
         self.zoom = size / rows
         self.width, self.height = columns * self.zoom, float(size)
 
-    def check(self, relevance: ArrayLike, name: str) -> NDArray[np.float64]:
+    def check(self, relevance: ArrayLike, name: str) -> FloatArray:
         """Return `relevance` as floats (N,), where N is the number of segments."""
         values = finite(relevance, name)
         wanted = int(self.segments.max()) + 1
@@ -252,7 +246,7 @@ class _SuperpixelImage:
         edges = self._boundaries("#ffb000", 1.0) if boundaries else ""
         return self._scaled(_runs(levels, fills) + edges)
 
-    def relevance(self, values: NDArray[np.float64], scale: Scale) -> str:
+    def relevance(self, values: FloatArray, scale: Scale) -> str:
         """Return the filled segments with their boundaries and the outline of the image."""
         colors = scale.hex(values)
         fills = {int(cell): colors[cell] for cell in np.unique(self.segments)}
@@ -262,7 +256,7 @@ class _SuperpixelImage:
         body = _runs(self.segments, fills, notes) + self._hatching(values, scale)
         return self._scaled(body + self._boundaries("#b8b8b8", 0.6) + self._outline())
 
-    def _hatching(self, values: NDArray[np.float64], scale: Scale) -> str:
+    def _hatching(self, values: FloatArray, scale: Scale) -> str:
         """Return white lines across segments of negative relevance, on the diagonals of pixels."""
         y, x = np.nonzero(values[self.segments] < -LEAST_HATCHED * scale.limit)
         on_line = (x + y) % max(1, round(_APART / self.zoom)) == 0
@@ -351,7 +345,7 @@ def _at(x: float, y: float, body: str) -> str:
 
 
 def _description(
-    values: Mapping[str, NDArray[np.float64]],
+    values: Mapping[str, FloatArray],
     scales: Sequence[Scale],
     subtitle: str,
     legends: Sequence[Sequence[str]],

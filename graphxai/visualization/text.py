@@ -124,12 +124,10 @@ def fit_text(
     """Return `text`, cut if necessary, and the font size at which it fits into `width`.
 
     Args:
-        text: one line of text.
         size: the preferred font size in pixels.
         width: the available width in pixels.
         smallest: the smallest font size. If it is still too large, the text is cut with an
             ellipsis.
-        bold: whether the text is bold.
     """
     text = _clean(text)
     taken = text_width(text, size, bold=bold)
@@ -161,7 +159,6 @@ def draw_text(
         x, y: the anchor point on the baseline in pixels.
         size: the font size in pixels.
         anchor: which point of the line lies at `x`.
-        bold: whether the text is bold.
         color: the colour of the text, as `#rrggbb`.
     """
     text = _clean(text)

@@ -105,10 +105,7 @@ PREDICTED = {"good": "as well as nearer ones", "caution": "worse", "warning": "m
 def distance_of(model: Model, prediction: Prediction, nearness: Nearness | None = None) -> Sign:
     """Judge how near a predicted molecule is to the training set, by this model's own errors.
 
-    Args:
-        model: the model that made the prediction.
-        prediction: the prediction of one task.
-        nearness: how near the molecule is; by default what the prediction says.
+    `nearness` is how near the molecule is; by default what the prediction says.
     """
     unit = prediction.unit if prediction.label is None else "class"
     errors = errors_of(model, prediction.task, "errors")
@@ -213,7 +210,6 @@ def confidence_sign(prediction: Prediction, errors: Groups | None = None) -> Sig
     If the prediction is unsure, explaining one class is only half the story.
 
     Args:
-        prediction: the prediction of a class.
         errors: how wrong this model was for unseen molecules, by the probability of the predicted
             class, see `SURENESS`. With such errors, the sign is a warning where a quarter of the
             classes predicted about as surely were wrong, and a caution where a tenth were, if these

@@ -78,11 +78,6 @@ def tautomer_signs(
     """Return a sign for each molecule that has likely tautomers, by key.
 
     A model that reads canonical tautomers needs no such sign.
-
-    Args:
-        model: the explained model.
-        prepared: the inputs.
-        explanations: the explanations of the inputs.
     """
     molecules = {key: explanations[key].molecule for key, _ in prepared}
     predicted = _of_tautomers(model, molecules)
@@ -116,10 +111,7 @@ def form_notes(
 ) -> dict[Key, list[str]]:
     """Say what molecules get in other forms: ranges over isomers, tautomers with another answer.
 
-    Args:
-        model: the model.
-        molecules: the molecules in the form in which they were read.
-        predictions: the predictions of every task.
+    `molecules` are the molecules in the form in which they were read.
     """
     notes: dict[Key, list[str]] = {
         key: [] if IS_MEAN in predictions[key][0].note else isomer_ranges(model, mol)

@@ -63,9 +63,8 @@ ORDER: tuple[Level, ...] = ("warning", "known", "caution", "unknown")
 def level_properties(pattern: str) -> str:
     """Return the colours of the levels as CSS properties, such as `--good` and `--good-ink`.
 
-    Args:
-        pattern: how a property takes its colours on a light and a dark page, such as
-            "light-dark({0}, {1})" or "{1}".
+    `pattern` is how a property takes its colours on a light and a dark page, such as
+    "light-dark({0}, {1})" or "{1}".
     """
     return " ".join(
         f"--{level}: {pattern.format(ground, dark_ground)};"
@@ -118,7 +117,9 @@ class Trust:
             "unknown": "Not everything can be checked",
             "known": "A training compound",
         }[self.level]
-        return f"{start}: {self._listed(self.level, 'known')}.{also}"
+        levels = (self.level, "known")
+        signs = "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
+        return f"{start}: {signs}.{also}"
 
     @property
     def _doubted(self) -> str:
@@ -166,9 +167,6 @@ class Trust:
                 return sign
         raise KeyError(name)
 
-    def _listed(self, *levels: Level) -> str:
-        return "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
-
 
 def trust(model: "Model | str | Path", explained: Any, *, target: Any = None) -> Trust:
     """Measure what speaks for and against the explanation of one molecule or picture.
@@ -209,12 +207,7 @@ def explained_with_trust(
     passes, but there are two for a method that draws random numbers, whose numbers depend on what
     is explained, and for a form that gets another class.
 
-    Args:
-        model: the model.
-        item: the input.
-        explainer: the method.
-        target: the output to explain.
-        training: the model's training set, see `explain_prepared`.
+    `training` is the model's training set, see `explain_prepared`.
     """
     with one_thread():
         forms = _OtherForms.of(model, [(0, item)])
@@ -244,13 +237,8 @@ def trust_prepared(
 ) -> dict[Key, Trust]:
     """Return how far the explanations of encoded molecules or pictures can be trusted, by key.
 
-    Args:
-        model: the explained model.
-        prepared: the inputs.
-        explanations: the explanations of the inputs.
-        explainer: the method that made the explanations. It explains other forms of each input for
-            one of the signs. None leaves this sign and that of tautomers out.
-        target: the target of the explanations.
+    `explainer` is the method that made the explanations. It explains other forms of each input for
+    one of the signs. None leaves this sign and that of tautomers out.
     """
     if explainer is None:
         return _trusted(model, prepared, explanations, None, {})
@@ -272,13 +260,8 @@ def _trusted(
 ) -> dict[Key, Trust]:
     """Judge explanations by all signs, given the relevance of other forms if it is known.
 
-    Args:
-        model: the explained model.
-        prepared: the inputs.
-        explanations: the explanations of the inputs.
-        rewritten: the relevance (N,) of other forms of each input, in its own order of nodes, or
-            None to leave this sign out.
-        tautomers: the signs of tautomers.
+    `rewritten` is the relevance (N,) of other forms of each input, in its own order of nodes, or
+    None to leave this sign out.
     """
     training = training_set_of(model)
     trusted = {}

@@ -88,9 +88,7 @@ def explanations_or_errors(
     If the results of an input are not finite, the error is yielded instead.
 
     Args:
-        model: the model.
         prepared: the encoded inputs, each with the caller's key.
-        explainer: the method.
         target: the output to explain, see `Target`.
         wrt: the inputs that get relevance, see `api.explain`.
         training: the model's training set, to tell how near each molecule is to it. Without one,
@@ -179,7 +177,6 @@ def _shares(attribution: Attribution) -> list[dict[str, Any]]:
 
 
 def _array(values: Tensor | None) -> FloatArray | None:
-    """Convert a tensor to an array, or return None for a tensor that is missing."""
     return None if values is None else values.float().cpu().numpy()
 
 
@@ -196,8 +193,6 @@ class _ExplainedBatch:
     """The results for a batch, ready to be cut into one explanation for each graph.
 
     Args:
-        model: the model.
-        explainer: the method.
         target: the target as the caller gave it.
         origin: the provenance that all explanations share.
         ranges: for each graph by task, what the intervals of its predictions follow from.

@@ -52,8 +52,6 @@ def map_inputs(
     """Return the result of every input in order, or None for one that was left out.
 
     Args:
-        model: the model.
-        values: the inputs.
         computation: computes the results of encoded inputs.
         title: what the progress bar says.
         strict: whether to raise the first error. Otherwise a warning names the input.
@@ -166,8 +164,6 @@ class _PieceWorker(Generic[Result]):
     """The work on one piece of a list, in this process or another.
 
     Args:
-        model: the model.
-        computation: computes the results of encoded inputs.
         strict: whether to raise the first error.
         seed: see `_seeded`.
         arrived: is called with each input's number and its result or error. In another process it

@@ -118,8 +118,7 @@ def tasks_with_range(model: "Model") -> Collection[str]:
 
 def standardisation_of(model: "Model") -> Standardisation:
     """Return how a model brings molecules to their parents. Wrapped models leave them as drawn."""
-    way: Standardisation = getattr(model.config, "standardise", AS_DRAWN)
-    return way
+    return getattr(model.config, "standardise", AS_DRAWN)
 
 
 def isomers_meant(model: "Model") -> Isomers:

@@ -33,10 +33,6 @@ def pairs_or_errors(
     """Yield each input's number with its pairs, or with its error.
 
     Args:
-        model: the model.
-        encoded: the inputs with their numbers.
-        explainer: the method.
-        target: the output to explain.
         num_layers: the number of layers that walks pass, or None for what each layer read.
         training: the model's training set, to tell how near each molecule is to it.
     """

@@ -37,7 +37,6 @@ class ModelPanel:
     """Several models, and the properties that they predict together.
 
     Attributes:
-        models: the models.
         names: the name of each model. Models of the same name are numbered.
         properties: the properties of all models, in their order.
     """

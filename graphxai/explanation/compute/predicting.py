@@ -65,7 +65,6 @@ def predictions_or_errors(
     If the outputs of an input are not finite, the error is yielded instead.
 
     Args:
-        model: the model.
         prepared: the encoded inputs, each with the caller's key.
         training: the model's training set, to tell how near each molecule is to it. Without one,
             this is unknown.

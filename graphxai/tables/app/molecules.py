@@ -24,8 +24,7 @@ from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import Trust, explained_with_trust
 from graphxai.explainers import get_explainer
 from graphxai.explanation.compute.models import Model, standardisation_of
-from graphxai.explanation.explained_graph import about_output, about_terms
-from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.threads import one_thread
 from graphxai.tables.card import (
@@ -100,7 +99,6 @@ def card(
 
 @on_cpu_by_default
 def _explained(model: Model, smiles: str, method: str, target: Target) -> tuple[Explanation, Trust]:
-    """Explain a molecule and measure its signs of trust."""
     explainer, training = get_explainer(method, model=model), training_set_of(model)
     item = prepare_for(model, smiles)
     return explained_with_trust(model, item, explainer, target=target, training=training)
@@ -138,9 +136,6 @@ def changes_at(
     stands for the change.
 
     Args:
-        model: the model.
-        smiles: the molecule.
-        target: the output to explain.
         place: the number of an atom, or of both atoms of a bond.
         locked: the atoms that must stay.
     """
@@ -170,7 +165,6 @@ def changes_at(
 def _option(
     change: Change, isomers: Sequence[tuple[str, dict[str, Any]]], before: float
 ) -> dict[str, Any]:
-    """Return what the page shows of a change, from its isomers with their predictions."""
     smiles, then = min(isomers, key=lambda pair: abs(pair[1]["value"] - before))
     several = len(isomers) > 1
     return {

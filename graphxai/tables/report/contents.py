@@ -19,7 +19,7 @@ from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
-from graphxai.explanation.explained_graph import about_output, about_terms
+from graphxai.explanation.explanation import about_output, about_terms
 from graphxai.explanation.explanations import SATURATED, saturated_limit
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
@@ -60,13 +60,7 @@ def page_data(
     """Return all data for the page's script.
 
     Args:
-        settings: how the cards were made.
-        cards: the cards of all molecules.
-        full: what full cards add to them.
         chosen: the molecules with a full card, see `cards.in_full`.
-        source: where the molecules come from, with what was measured.
-        title: the title of the page.
-        notes: what the page says about measured values.
         sar: what the page shows of matched pairs and R-groups, or None.
     """
     model, explainer, dialect = settings.model, settings.explainer, source.dialect
