@@ -23,11 +23,11 @@ _MOVES = """
     getitem index_select view reshape flatten squeeze unsqueeze transpose permute swapaxes t get
     expand expand_as view_as repeat repeat_interleave cat concat concatenate stack hstack split
     tensor_split chunk unbind narrow select masked_select gather take flip roll movedim pad clone
-    pad_sequence detach contiguous ravel iter take_along_dim"""
+    pad_sequence detach contiguous ravel iter take_along_dim vstack"""
 _CASTS = "to long int short type type_as cpu cuda float double half bfloat16"
 _ONE_TO_ONE = """
     add add_ radd sub sub_ rsub mul mul_ rmul clamp clamp_ clamp_min clamp_max minimum maximum
-    remainder mod fmod floor_divide floordiv where abs masked_fill masked_fill_"""
+    remainder mod fmod floor_divide floordiv where abs masked_fill masked_fill_ iadd isub"""
 _SHAPES = "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty"
 # names of functions by what they do to entries; of some, only the shape matters
 MOVES, CASTS, ONE_TO_ONE, SHAPES = (
@@ -40,22 +40,86 @@ PRODUCTS = frozenset(("matmul", "mm", "linear"))
 Answer = Callable[[str, Tensor, Tensor], Tensor]
 
 
-class CodeLookUps(TorchFunctionMode):
-    """Asks, for each look-up by entries of `x` (n, ...) within a block, what rows it returns."""
+class FollowedEntries(TorchFunctionMode):
+    """Follows the entries of a tensor `x` through a pass, each by the number of its cell."""
 
-    def __init__(self, x: Tensor, module: nn.Module, answer: Answer) -> None:
+    def __init__(self, x: Tensor, cells: Tensor) -> None:
         super().__init__()
-        self._answer = answer
-        self._weights = tensors_kept_by(module.modules())
-        self._names = {id(weights): name for name, weights in module.named_parameters()}
         self._cells: dict[int, tuple[Tensor, Tensor | None]] = {}  # None: computed from x
-        self._one_hot: dict[int, tuple[Tensor, Tensor]] = {}
-        self._tables: dict[int, Tensor] = {}  # computed from weights alone
-        self._note(x, torch.arange(x.numel(), device=x.device).view(x.shape))
+        self._note(x, cells)
 
     def cells_of(self, codes: Any) -> Tensor | None:
         """Return the cells of the entries of a tensor, or None if they are no entries of `x`."""
         return self._cells.get(id(codes), (None, None))[1]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, name_of(func)
+        out = func(*args, **kwargs)
+        if name not in SHAPES and any(id(tensor) in self._cells for tensor in _tensors(args)):
+            self._follow(name, func, args, kwargs, out)
+        return out
+
+    def _note(self, tensor: Any, cells: Any) -> None:
+        """Note the cells of a tensor, or of each of several tensors."""
+        if isinstance(tensor, tuple | list):
+            for k, part in enumerate(tensor):
+                self._note(part, cells[k] if isinstance(cells, tuple | list) else None)
+        elif isinstance(tensor, Tensor) and not tensor.is_complex():
+            fits = isinstance(cells, Tensor) and cells.shape == tensor.shape
+            if fits or not tensor.is_floating_point():
+                self._cells[id(tensor)] = tensor, cells if fits else None
+
+    def _follow(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Note the cells of what a function makes of entries, or of what it writes them to."""
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+            if name != "setitem":
+                self._note(out, self._cells_after(name, func, args, kwargs, out))
+            elif not args[0].is_floating_point():
+                target, place, value = args
+                cells, written = self._in_cells(target).clone(), self.cells_of(value)
+                cells[place] = NOWHERE if written is None else written
+                self._note(target, cells)
+
+    def _cells_after(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        first = args[0] if args else None
+        parts = first if isinstance(first, tuple | list) else [first]
+        if name in MOVES and any(self.cells_of(part) is not None for part in parts):
+            if name == "pad":
+                return nn.functional.pad(self._in_cells(first), args[1], value=NOWHERE)
+            if name == "pad_sequence":
+                return func(self._in_cells(first), args[1], NOWHERE, *args[3:])
+            return func(self._in_cells(first), *args[1:], **kwargs)
+        known = [c for t in _tensors(args) if (c := self.cells_of(t)) is not None]
+        if name in CASTS and known:
+            return known[0]
+        if name in ONE_TO_ONE and len(known) == 1 and isinstance(out, Tensor):
+            return known[0].expand(out.shape) if known[0].dim() <= out.dim() else None
+        if ("unique" in name or name.startswith("return_")) and known and isinstance(out, tuple):
+            cells, inverse = known[0], out[1]
+            if inverse.numel() == len(cells):  # of whole rows
+                cells = cells.flatten(1)[:, 0] if cells.dim() > 1 else cells
+            fits = isinstance(inverse, Tensor) and inverse.numel() == cells.numel()
+            return (None, cells.reshape(inverse.shape)) if fits else None
+        return None
+
+    def _in_cells(self, value: Any) -> Any:
+        """Put cells in the place of codes."""
+        if isinstance(value, tuple | list):
+            return type(value)(map(self._in_cells, value))
+        cells = self.cells_of(value)
+        return torch.full_like(value, NOWHERE, dtype=torch.long) if cells is None else cells
+
+
+class CodeLookUps(FollowedEntries):
+    """Asks, for each look-up by entries of `x` (n, ...) within a block, what rows it returns."""
+
+    def __init__(self, x: Tensor, module: nn.Module, answer: Answer) -> None:
+        super().__init__(x, torch.arange(x.numel(), device=x.device).view(x.shape))
+        self._answer = answer
+        self._weights = tensors_kept_by(module.modules())
+        self._names = {id(weights): name for name, weights in module.named_parameters()}
+        self._one_hot: dict[int, tuple[Tensor, Tensor]] = {}
+        self._tables: dict[int, Tensor] = {}  # computed from weights alone
 
     def is_computed(self, codes: Any) -> bool:
         """Return whether a tensor is computed from `x` and does not hold its entries."""
@@ -69,7 +133,7 @@ class CodeLookUps(TorchFunctionMode):
             return looked_up
         follows = (id(tensor) in self._cells or id(tensor) in self._one_hot for tensor in tensors)
         if name not in SHAPES and any(follows):
-            self._follow(name, func, tensors, args, kwargs, out)
+            self._follow(name, func, args, kwargs, out)
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
         if isinstance(out, Tensor) and floats and all(map(self._is_table, floats)):
             self._tables[id(out)] = out
@@ -114,72 +178,18 @@ class CodeLookUps(TorchFunctionMode):
         known = isinstance(tensor, nn.Parameter) or id(tensor) in self._tables
         return known or id(tensor) in self._weights
 
-    # -- what becomes of the codes -------------------------------------------------------------
-
-    def _note(self, tensor: Any, cells: Any) -> None:
-        """Note the cells of a tensor, or of each of several tensors."""
-        if isinstance(tensor, tuple | list):
-            for k, part in enumerate(tensor):
-                self._note(part, cells[k] if isinstance(cells, tuple | list) else None)
-        elif isinstance(tensor, Tensor) and not tensor.is_complex():
-            fits = isinstance(cells, Tensor) and cells.shape == tensor.shape
-            if fits or not tensor.is_floating_point():
-                self._cells[id(tensor)] = tensor, cells if fits else None
-
-    def _follow(
-        self, name: str, func: Any, tensors: list[Tensor], args: Any, kwargs: Any, out: Any
-    ) -> None:
-        """Note the cells of what a function makes of codes."""
-        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
-            if name == "setitem":
-                self._write(args[0], args[1], args[2])
-                return
-            if name == "one_hot" and (cells := self.cells_of(tensors[0])) is not None:
-                self._one_hot[id(out)] = out, cells
-            elif id(tensors[0]) in self._one_hot and (name in CASTS or name == "getitem"):
-                cells = self._one_hot[id(tensors[0])][1]
+    def _follow(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Note the cells of what a function makes of codes, also of one-hot vectors."""
+        codes = next(_tensors((*args, *kwargs.values())))
+        cells: Any = self.cells_of(codes) if name == "one_hot" else None
+        if id(codes) in self._one_hot and (name in CASTS or name == "getitem"):
+            cells = self._one_hot[id(codes)][1]
+            with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 cells = cells if name in CASTS else func(cells, *args[1:])
-                if isinstance(out, Tensor) and cells.shape == out.shape[:-1]:
-                    self._one_hot[id(out)] = out, cells
-            else:
-                self._note(out, self._cells_after(name, func, args, kwargs, out))
-
-    def _cells_after(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-        first = args[0] if args else None
-        if name in MOVES and _has(first, self.cells_of):
-            if name == "pad":
-                return nn.functional.pad(self._in_cells(first), args[1], value=NOWHERE)
-            if name == "pad_sequence":
-                return func(self._in_cells(first), args[1], NOWHERE, *args[3:])
-            return func(self._in_cells(first), *args[1:], **kwargs)
-        known = [c for t in _tensors(args) if (c := self.cells_of(t)) is not None]
-        if name in CASTS and known:
-            return known[0]
-        if name in ONE_TO_ONE and len(known) == 1 and isinstance(out, Tensor):
-            return known[0].expand(out.shape) if known[0].dim() <= out.dim() else None
-        if ("unique" in name or name.startswith("return_")) and known and isinstance(out, tuple):
-            cells, inverse = known[0], out[1]
-            if inverse.numel() == len(cells):  # of whole rows
-                cells = cells.flatten(1)[:, 0] if cells.dim() > 1 else cells
-            fits = isinstance(inverse, Tensor) and inverse.numel() == cells.numel()
-            return (None, cells.reshape(inverse.shape)) if fits else None
-        return None
-
-    def _in_cells(self, value: Any) -> Any:
-        """Put cells in the place of codes."""
-        if isinstance(value, tuple | list):
-            return type(value)(map(self._in_cells, value))
-        cells = self.cells_of(value)
-        return torch.full_like(value, NOWHERE, dtype=torch.long) if cells is None else cells
-
-    def _write(self, target: Tensor, place: Any, value: Any) -> None:
-        """Note that codes are written to a place of a tensor."""
-        if target.is_floating_point():
-            return
-        cells = self._in_cells(target).clone()
-        written = self.cells_of(value)
-        cells[place] = NOWHERE if written is None else written
-        self._note(target, cells)
+        if cells is None:
+            super()._follow(name, func, args, kwargs, out)
+        elif isinstance(out, Tensor) and cells.shape == out.shape[:-1]:
+            self._one_hot[id(out)] = out, cells
 
 
 def _tensors(values: Any) -> Any:
@@ -189,12 +199,6 @@ def _tensors(values: Any) -> Any:
             yield value
         elif isinstance(value, tuple | list):
             yield from _tensors(value)
-
-
-def _has(value: Any, cells_of: Callable[[Any], Tensor | None]) -> bool:
-    """Return whether a value is, or a list contains, a tensor with cells."""
-    values = value if isinstance(value, tuple | list) else [value]
-    return any(cells_of(part) is not None for part in values)
 
 
 class RowsByCell:

@@ -8,29 +8,20 @@ belong to no edge. Under rules the derivative is theirs: it is the sum over the 
 of the entry times the gradient that the rules lead to it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch_geometric.nn import MessagePassing
 
 from graphxai.contract.inputs import InputError
-from graphxai.engine.recording import name_of
 from graphxai.runtime.scope import Blocks
 
-SHIFTS = {"add", "add_", "iadd", "radd", "sub", "sub_", "isub", "to", "long", "int", "cpu", "cuda"}
-# Functions that put the entries of tensors in other places.
-MOVES = {
-    *("cat", "chunk", "clone", "concat", "contiguous", "detach", "expand", "expand_as", "flatten"),
-    *("flip", "gather", "getitem", "hstack", "index_select", "masked_select", "narrow", "permute"),
-    *("repeat", "reshape", "roll", "select", "split", "squeeze", "stack", "t", "unbind"),
-    *("swapaxes", "tensor_split", "transpose", "unsqueeze", "view", "vstack"),
-}  # fmt: skip
+from .code_look_ups import MOVES, FollowedEntries
+
 EDGE_SHARES = (
     " For shares of edges by leaving them out, use graphxai.explainers.edge_shapley.edge_shapley("
     "model, graphs), whose by_type() names those of a heterogeneous graph by type."
@@ -76,8 +67,10 @@ def counting_layers() -> Iterator[list[int]]:
         yield layers
 
 
-class _EdgeNumbers(TorchFunctionMode):
+class _EdgeNumbers(FollowedEntries):
     """A mode that knows which edge each entry of the tensors made from `edge_index` is of.
+
+    The number of an edge is the cell of its entries. A layer may add self loops, which have none.
 
     Args:
         name: the name of the model.
@@ -86,55 +79,26 @@ class _EdgeNumbers(TorchFunctionMode):
     """
 
     def __init__(self, name: str, edge_index: Tensor, gates: Tensor) -> None:
-        super().__init__()
-        self.name, self.gates = name, gates
         numbers = torch.arange(edge_index.shape[1], device=edge_index.device)
-        # by `id`, a tensor and the number of the edge at each entry, or -1; a layer adds self loops
-        self._numbers = {id(edge_index): (edge_index, numbers.expand(2, -1))}
+        super().__init__(edge_index, numbers.expand(2, -1))
+        self.name, self.gates = name, gates
         self._of_call = numbers  # the edges (M,) of the messages of the running layer
         self.gated_at: dict[Any, int] = {}  # where gradients reach messages, and in which layer
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Call a function, and follow the numbers of edges to its result."""
-        options = kwargs or {}
-        result = func(*args, **options)
-        name = name_of(func)
-        if name in MOVES or name in SHIFTS:
-            with _disable_current_modes(), torch.no_grad():
-                self._follow(func, name, result, args, options)
-        return result
-
-    def _follow(self, func: Any, name: str, result: Any, args: Any, options: Any) -> None:
-        known = [self._numbers[id(arg)][1] for arg in args if id(arg) in self._numbers]
-        parts = args[0] if args and isinstance(args[0], tuple | list) else args[:1]
-        if name in MOVES and any(id(part) in self._numbers for part in parts):
-            numbers = func(self._replaced(args[0]), *args[1:], **options)
-        elif known and isinstance(result, Tensor) and result.shape == known[0].shape:
-            numbers = known[0]  # of nodes that are counted from elsewhere, or looked up in a table
-        else:
-            return
-        results = result if isinstance(result, tuple | list) else [result]
-        several = numbers if isinstance(numbers, tuple | list) else [numbers]
-        for tensor, of_edges in zip(results, several, strict=True):
-            self._numbers[id(tensor)] = tensor, of_edges
-
-    def _replaced(self, value: Any) -> Any:
-        """Return the numbers of the edges in place of tensors, and -1 where there are no edges."""
-        if isinstance(value, tuple | list):
-            return [self._replaced(part) for part in value]
-        return self._numbers.get(id(value), (None, torch.full_like(value, -1)))[1]
+    def _cells_after(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        cells = super()._cells_after(name, func, args, kwargs, out)
+        if cells is None and name in MOVES:  # the ends may be looked up in a table of nodes
+            known = (self.cells_of(arg) for arg in args)
+            fits = (c for c in known if c is not None and c.shape == getattr(out, "shape", None))
+            cells = next(fits, None)
+        return cells
 
     def before(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
         """Note the edges of a call of `propagate`."""
-        if id(args[0]) not in self._numbers:
+        if (numbers := self.cells_of(args[0])) is None:
             self.refuse(layer)
-        self._of_call = self._numbers[id(args[0])][1][0]
+        else:
+            self._of_call = numbers[0]
 
     def gated(self, layer: Any, args: tuple[Any, ...], messages: Any) -> Tensor:
         """Return the messages, with the derivative along the gates of their edges."""
