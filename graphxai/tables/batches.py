@@ -25,7 +25,7 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecule_reading import MoleculeError, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow, read_once
-from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.other_forms import form_notes
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
@@ -40,13 +40,7 @@ from graphxai.runtime.threads import one_thread
 from graphxai.visualization.color import Scale
 from graphxai.visualization.layout import layout_note
 
-from .cells import (
-    PARENT,
-    ledger_cells,
-    ledger_columns,
-    predicted_columns,
-    prediction_cells,
-)
+from .cells import PARENT, ledger_cells, ledger_columns, predicted_columns, prediction_cells
 from .settings import Pictures
 
 PROBE = "CC"
@@ -105,15 +99,16 @@ class ExplainBatch:
 
         The type `list` stands for numbers separated by spaces.
         """
+        model = loaded(self.model)
         return {
             "row": int,
             **_with_name({}, str, named),
             "smiles": str,
-            **predicted_columns(ModelPanel.of(loaded(self.model))),
+            **predicted_columns(ModelPanel.of(model)),
             "target": str,
-            **dict.fromkeys(ledger_columns(loaded(self.model)), float),
+            **dict.fromkeys(ledger_columns(model), float),
             "relevance": list,
-            **({"bonds": list} if _explains_bonds(loaded(self.model)) else {}),
+            **({"bonds": list} if _explains_bonds(model) else {}),
             "picture": str,
             **dict.fromkeys(PARENT, str),
         }
@@ -131,8 +126,7 @@ class ExplainBatch:
         `reason`. If the table has names, every row has a `name`.
         """
         model = loaded(self.model)  # which looks at the files of a name, too long for each row
-        training = training_set_of(model)
-        rows = self._explained(smiles, numbers, names, training)
+        rows = self._explained(smiles, numbers, names, training_set_of(model))
         return [self._row(model, row, names is not None) for row in rows]
 
     def explanations(
@@ -146,21 +140,15 @@ class ExplainBatch:
         return self._explained(smiles, numbers, names, None)
 
     def _explained(
-        self,
-        smiles: Sequence[str],
-        numbers: Sequence[int],
-        names: Names,
-        training: TrainingSet | None,
+        self, smiles: Sequence[str], numbers: Sequence[int], names: Names, training: Any
     ) -> list[ExplainedRow | NamedRejectedRow]:
         """Explain molecules, and tell how near they are to a training set if there is one."""
         model = loaded(self.model)
         explainer = get_explainer(self.method, model=model)
 
         def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
-            explained = explain_prepared(
-                model, rows, explainer, target=self.target, training=training
-            )
-            for row, explanation in explained:
+            about: dict[str, Any] = {"target": self.target, "training": training}
+            for row, explanation in explain_prepared(model, rows, explainer, **about):
                 read_nearness(explanation)  # now, while the molecule that was read is at hand
                 yield row, explanation
 
@@ -252,8 +240,7 @@ class PredictBatch:
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
     ) -> list[dict[str, Any]]:
         """Predict molecules, and return rows like those of `ExplainBatch`."""
-        panel = self.panel
-        profile = self._profile(panel)
+        panel, profile = self.panel, self._profile(self.panel)
         of_models: list[Rows[tuple[Prediction, ...]]] = []
         with read_once() if len(panel.models) > 1 else nullcontext():
             for model in panel.models:
@@ -309,8 +296,6 @@ class Rows(Generic[Result]):
 
     Attributes:
         items: the molecules that could be read, without their graphs, which take much memory.
-        results: the results.
-        rejected: the rows that were left out.
     """
 
     items: dict[int, Input]
@@ -358,7 +343,6 @@ def loaded(model: "Model | str | Path") -> Model:
 
 @lru_cache(maxsize=2)
 def _load(folder: Path, written: int) -> Model:
-    """Load the model in a folder, again if the date `written` has changed."""
     return load(folder)
 
 

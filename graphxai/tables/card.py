@@ -79,7 +79,6 @@ def property_facts(
     the errors of that model, and how desirable the prediction is.
 
     Args:
-        panel: the models.
         predictions: the predictions by the names of the properties.
         score: how desirable the molecule is, or None without a goal.
     """
@@ -178,14 +177,6 @@ def explained_rows(
 ) -> dict[K, tuple[Explanation, Trust] | Exception]:
     """Explain encoded molecules, each with the signs of trust that need no further explanation.
 
-    Args:
-        model: the model.
-        prepared: the molecules by number.
-        explainer: the method.
-        target: the output to explain.
-        training: the model's training set, or None if it is unknown.
-        level: how often the predictions' intervals and sets of classes should hold.
-
     Returns:
         By number, the explanation with its trust, or the error of the molecule.
     """
@@ -215,15 +206,9 @@ def molecule_card(
 ) -> dict[str, Any]:
     """Return the card of one explained molecule, to which `full_card` may add.
 
-    Args:
-        name, row: the name and row number in the table.
-        explanation: the explanation.
-        parts: the explanation's fragments.
-        trust: how far the explanation can be trusted.
-        drawn: the molecule with the coordinates at which it is drawn. Without it, it is laid out.
+    `drawn` is the molecule with the coordinates at which it is drawn. Without it, it is laid out.
 
-    Raises:
-        ValueError: the explanation has no molecule.
+    Raises ValueError if the explanation has no molecule.
     """
     mol = explanation.molecule
     if mol is None:

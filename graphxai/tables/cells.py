@@ -29,7 +29,6 @@ def predicted_columns(
     """Return the columns of `prediction_cells` with their types.
 
     Args:
-        panel: the models, or the only one.
         profile: what is wished for the properties. Desirabilities come first.
         several_models: whether each property has its own nearness.
     """

@@ -168,8 +168,7 @@ class _Fetched:
 @lru_cache(1)
 def _fetched(ref: "ObjectRef[Callable[[Any], Any]]") -> Callable[[Any], Any]:
     torch.set_num_threads(1)
-    work: Callable[[Any], Any] = _ray().get(ref)
-    return work
+    return _ray().get(ref)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.chemistry.names import quietly_read
-from graphxai.visualization.layout import (
-    atoms_of,
-    bond_length,
-    bonded,
-    bonds_of,
-    laid_out,
-)
+from graphxai.visualization.layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 
 if TYPE_CHECKING:
     from rdkit.Chem import Atom, Mol
@@ -40,16 +34,13 @@ def drawing(mol: "Mol") -> dict[str, Any]:
       and 0 is both.
     * `g`: the stereocentres in a group, as `{index: "and1"}`, if there are any.
 
-    Args:
-        mol: the molecule. Its 2D coordinates are kept, if it has any.
+    `mol` is the molecule. Its 2D coordinates are kept, if it has any.
     """
     copy = _ready(mol)
-    points = _scaled(copy)
-    labels = {}
-    for atom in atoms_of(copy):
-        label = _label(atom, points)
-        if label:
-            labels[str(atom.GetIdx())] = label
+    points = np.asarray(copy.GetConformer().GetPositions())[:, :2].reshape(-1, 2)
+    # in bond lengths, with y downwards
+    points = points * (1, -1) / (bond_length(bonded(copy), points) or 1.5)
+    labels = {str(a.GetIdx()): label for a in atoms_of(copy) if (label := _label(a, points))}
     corner = points.min(axis=0) if len(points) else 0
     placed = np.rint((points - corner) * UNIT).astype(int)
     return {
@@ -93,12 +84,6 @@ def _ready(mol: "Mol") -> "Mol":
         Chem.GetSymmSSSR(copy)
     Chem.WedgeMolBonds(copy, copy.GetConformer())
     return copy
-
-
-def _scaled(mol: "Mol") -> NDArray[np.float64]:
-    """Return positions (N, 2) in bond lengths, with y downwards."""
-    points = np.asarray(mol.GetConformer().GetPositions())[:, :2].reshape(-1, 2)
-    return points * (1, -1) / (bond_length(bonded(mol), points) or 1.5)
 
 
 def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:

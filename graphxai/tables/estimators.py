@@ -111,12 +111,8 @@ class _GraphormerEstimator(BaseEstimator):
         self.n_features_in_ = 1
 
     def _predictions(self, X: Any) -> list[dict[str, Any]]:
-        """Predict molecules, and raise ValueError for one that cannot be read."""
         check_is_fitted(self)
-        predicted: list[dict[str, Any]] = predict(
-            self.model_, _structures(X), on_error="raise", progress=False
-        )
-        return predicted
+        return predict(self.model_, _structures(X), on_error="raise", progress=False)
 
 
 class GraphormerRegressor(RegressorMixin, _GraphormerEstimator):
@@ -200,8 +196,7 @@ class GraphormerClassifier(ClassifierMixin, _GraphormerEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest class of each molecule (n,)."""
-        chosen: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
-        return chosen
+        return self.classes_[self.predict_proba(X).argmax(1)]
 
 
 def _class_name(number: int) -> str:
@@ -212,8 +207,7 @@ def _class_name(number: int) -> str:
 def _structures(X: Any) -> list[Any]:
     """Return molecules as a list, from a list, an array or a column of a frame.
 
-    Raises:
-        ValueError: X is not one column of SMILES or RDKit molecules.
+    Raises ValueError if X is not one column of SMILES or RDKit molecules.
     """
     if isinstance(X, str):
         raise ValueError("X is a single text: give a list of SMILES.")

@@ -162,7 +162,6 @@ def guarded(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_numbers(cell: Any) -> bool:
-    """Return whether a cell holds nothing but numbers separated by spaces."""
     try:
         return all(abs(float(part)) < float("inf") for part in str(cell).split())
     except ValueError:
@@ -218,12 +217,9 @@ def with_items(record: str, items: Mapping[str, str]) -> str:
 def appended_sdf(path: Path, seen: Collection[int]) -> Appended:
     """Open an SD file for appending, after dropping what follows the last record of its rows.
 
-    Args:
-        path: the SD file.
-        seen: the numbers of the rows that the file should hold.
+    `seen` are the numbers of the rows that the file should hold.
 
-    Raises:
-        ValueError: the record of a row is missing.
+    Raises ValueError if the record of a row is missing.
     """
     missing, kept = set(seen), 0
     if path.exists():

@@ -35,10 +35,8 @@ class Piece:
     """Consecutive rows of one file.
 
     Attributes:
-        path: the file.
         first: the number of the first row in the table.
         start: the index of the first row in the file.
-        rows: the number of rows.
         cells: the columns of a CSV file or the like, which only the driver reads, and why each row
             cannot be read, or "". It is None for a file that can be read from the middle.
         version: the version of a Lance table.
@@ -78,8 +76,8 @@ def absolute(place: str | os.PathLike[str]) -> str:
 def filesystem_of(place: str | os.PathLike[str]) -> "tuple[pafs.FileSystem, str]":
     """Return the file system of a path or an address, and the path on it.
 
-    Raises:
-        ValueError, ImportError: neither pyarrow nor an installed fsspec package knows the address.
+    Raises ValueError or ImportError if neither pyarrow nor an installed fsspec package knows the
+    address.
     """
     import pyarrow as pa
     import pyarrow.fs as pafs

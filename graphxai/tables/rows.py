@@ -27,8 +27,6 @@ class TableRow(NamedTuple):
     """A row of a table.
 
     Attributes:
-        number: the number of the row.
-        smiles: the structure.
         name: the compound's name, or None if the table has no column for it.
         problem: why the row cannot be read, or "".
         others: the cells of the other columns, see `RowSource.others`.
@@ -49,7 +47,6 @@ class RowSource:
     """A table, and the columns that are read from its rows.
 
     Attributes:
-        table: the table.
         name_column: the column with the names of compounds, or None.
     """
 
@@ -140,10 +137,8 @@ def map_rows(
 
     Args:
         batch: a function of SMILES, row numbers and names, such as `ExplainBatch`.
-        chunks: the rows, chunk by chunk.
         rejected: makes the result of a row that cannot be read, or that made its process end.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
-        total: roughly the number of rows.
     """
     work = partial(_results_of, batch, rejected)
     with closing(map_in_processes(work, chunks, workers, total)) as done:

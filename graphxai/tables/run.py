@@ -114,14 +114,8 @@ def explain_table(
         ImportError: Parquet is wanted, but pyarrow is not installed.
         OSError: a file cannot be written, or another run uses the folder.
     """
-    batch = ExplainBatch(
-        model,
-        explainer,
-        settings.target,
-        settings.pictures,
-        "sdf" in settings.formats,
-        settings.level,
-    )
+    look = settings.pictures, "sdf" in settings.formats, settings.level
+    batch = ExplainBatch(model, explainer, settings.target, *look)
     require_molecules(model)
     for name in settings.formats:
         if name not in FORMATS:
@@ -278,8 +272,6 @@ class _Outputs:
     Attributes:
         headings: the names of the table's other columns in the outputs.
         places: the names of its columns of names and structures there, by those in a result.
-        done: how rows with a result are written.
-        rejected: how rows that were left out are written.
     """
 
     headings: tuple[str, ...]

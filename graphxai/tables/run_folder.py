@@ -35,12 +35,8 @@ class RunFolder:
     """The open files of a run.
 
     Attributes:
-        folder: the folder of the files.
         finished: the numbers of the rows that an earlier run wrote.
-        explanations: the table of explanations.
-        rejected: the table of rows that were left out.
         structures: the SD file, or None without one.
-        pictures: whether rows have pictures.
     """
 
     folder: Path
@@ -81,12 +77,7 @@ def open_run(
 ) -> Iterator[RunFolder]:
     """Open the files of a run within the block, while no other run may use the folder.
 
-    Args:
-        folder: the folder.
-        description: what must agree when a run is resumed.
-        explained: how the table of explanations is written.
-        rejected: how the table of rows that were left out is written.
-        settings: the settings of the run.
+    `description` is what must agree when a run is resumed.
 
     Raises:
         FileExistsError: there are results that the settings do not resume, or files of another
@@ -133,12 +124,6 @@ def require_same_run(
     place: str | Path, before: Mapping[str, Any], description: Mapping[str, Any], resume: bool
 ) -> None:
     """Refuse to go on where there are results, unless the same run is to be resumed.
-
-    Args:
-        place: where the results are.
-        before: the description of the run that made them.
-        description: the description of this run.
-        resume: whether to resume it.
 
     Raises:
         FileExistsError: it is not to be resumed.

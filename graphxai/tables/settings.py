@@ -20,7 +20,6 @@ TABLE = ("table", "ray")  # the sources that are read row by row
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Split a text at its commas into names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 

@@ -95,7 +95,6 @@ class Guard:
         await app(scope, receive, sealed)
 
     def _refusal(self, scope: Scope) -> str | None:
-        """Return the reason why a request is refused, or None if it is not."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0] not in self.origins:

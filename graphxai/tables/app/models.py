@@ -27,8 +27,7 @@ class OfferedModels:
     def __init__(self, models: "Sequence[Model | str | Path]") -> None:
         """Offer models, names or folders. The first is loaded at once and shown first.
 
-        Raises:
-            ValueError: a model does not read molecules.
+        Raises ValueError if a model does not read molecules.
         """
         self._models: dict[str, Model | str | Path] = {}
         self._panel: ModelPanel | None = None
@@ -66,8 +65,7 @@ class OfferedModels:
     def about(self, name: str) -> dict[str, Any]:
         """Return what the page needs to offer choices: models, methods, tasks and colours.
 
-        Args:
-            name: the name of the model with these tasks, or "" for the first.
+        `name` is the name of the model with these tasks, or "" for the first.
         """
         name = name or self.names[0]
         model = self[name]

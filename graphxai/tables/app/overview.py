@@ -36,13 +36,10 @@ def overview(
         desirability, or None for a molecule that no model can read.
 
     Args:
-        panel: the models.
-        smiles: the molecules.
         goal: the goals, as `gx.profile` reads them, or "".
         drawn: whether to draw the molecules. One that is too large for the page is not drawn.
 
-    Raises:
-        ValueError: the goal is not understood.
+    Raises ValueError if the goal is not understood.
     """
     profile = read_profile(panel, goal) if goal else PropertyProfile(())
     labels = {each.of.name: each.label or "" for each in profile.goals}
@@ -92,12 +89,9 @@ def suggestions(
 
     Args:
         models: a model, or several for a goal over several properties.
-        smiles: the molecule.
         towards: what to predict, as in `graphxai.counterfactuals`.
         target: a class or value of a single goal's task. If it is a class, the value of each
             prediction is the probability of that class.
-        locked: the atoms that must stay.
-        n: how many changes to show.
         sure: whether the models must be sure that the goals are met.
         measured: reads what was measured of each property. This takes seconds for a long table. So
             it is called after the search, and the last step says what it read.

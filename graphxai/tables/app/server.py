@@ -56,11 +56,7 @@ def application(
 ) -> Guard:
     """Return the page and the answers to its requests as an ASGI application.
 
-    Args:
-        models: the models.
-        token: what each request needs.
-        port: the port on this machine.
-        public: the address at which a proxy serves the page, or None.
+    `public` is the address at which a proxy serves the page, or None.
     """
     turn = asyncio.Lock()  # molecules are explained one at a time, in the order requested
 

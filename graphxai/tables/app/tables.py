@@ -101,9 +101,6 @@ def measured_in(
     If no value of a column was understood, the note of an empty result says so.
 
     Args:
-        panel: the models.
-        key: the key that `rows_of` returned.
-        column: as for `rows_of`.
         goal: a single goal of the only model, which is compared with its own task's column or, if
             there is none, with that of another task.
     """
@@ -149,17 +146,9 @@ def exported(
     A CSV file has the other columns of the open table and its dialect. Cells that a spreadsheet
     would read as a formula get an apostrophe.
 
-    Args:
-        kind: the format of the file.
-        model: the model.
-        method: the name of the method.
-        target: the output to explain.
-        basket: the `smiles`, `name` and `changes` of each molecule.
-        key: the key of the open table, or "".
-        column: its column of structures, as for `rows_of`.
+    `basket` has the `smiles`, `name` and `changes` of each molecule.
 
-    Raises:
-        ValueError: the basket is empty or too large, or no molecule can be written.
+    Raises ValueError if the basket is empty or too large, or no molecule can be written.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of file {kind!r}; choose from {', '.join(KINDS)}.")
@@ -199,8 +188,6 @@ def _cells_in_table(
     """Look up structures in the open table.
 
     Args:
-        key: the key of the table, or "".
-        column: its column of structures, as for `rows_of`.
         smiles: the structures, as the table has them.
         written: the columns of the output, from which the names of the table's columns differ.
 
@@ -242,11 +229,6 @@ def measured_of_rows(panel: ModelPanel, key: str, column: str) -> dict[str, list
     """Return what was measured for each property that names a column of the table.
 
     A row has a number and a text, or None. A bound such as ">10" has the text alone.
-
-    Args:
-        panel: the models.
-        key: the key of the open table.
-        column: its column of structures, as for `rows_of`.
     """
     table, numbers = _measured(panel, key, column)
     measured: dict[str, list[Any]] = {}
@@ -279,8 +261,7 @@ def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, A
         A dict with the `matches` (positions of rows), how many rows were too `slow` to search, and
         the position of the `next` row to search.
 
-    Raises:
-        ValueError: this is no SMARTS, or the table is no longer open.
+    Raises ValueError if this is no SMARTS, or the table is no longer open.
     """
     pattern = None
     if smarts.isprintable() and len(smarts) <= LONGEST_SMARTS:
@@ -310,17 +291,12 @@ def matching_rows(key: str, column: str, smarts: str, first: int) -> dict[str, A
 def series_of(panel: ModelPanel, key: str, column: str, core: str) -> dict[str, Any] | None:
     """Return matched pairs and R-groups among the measured compounds of the table.
 
-    Args:
-        panel: the models.
-        key: the key of the open table.
-        column: its column of structures, as for `rows_of`.
-        core: the core of a table of R-groups, as SMARTS, or "" for pairs and the common cores.
+    `core` is the core of a table of R-groups, as SMARTS, or "" for pairs and the common cores.
 
     Returns:
         What the page shows, or None if there is neither a pair nor a series.
 
-    Raises:
-        ValueError: nothing was measured, the core is not understood, or no compound has it.
+    Raises ValueError if nothing was measured, the core is not understood, or no compound has it.
     """
     among = _structure_activity(panel, key, column)
     return among.series(core) if core else among.page()
@@ -344,7 +320,6 @@ def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureAc
 
 @lru_cache(maxsize=2)
 def _rows(key: str, column: str) -> tuple[tuple[int, str], ...]:
-    """Return the numbers and the SMILES of the rows of the open table."""
     with opened_file(key, column) as table:
         if table is None:
             raise ValueError("the table is no longer open: open it again.")

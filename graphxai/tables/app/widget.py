@@ -82,8 +82,7 @@ class Explorer(anywidget.AnyWidget):
         """The molecule shown, or "" for none. Setting it shows another one."""
         fields = parse_qs(self.link)
         at = int(fields.get("at", ["0"])[0])
-        shown: str = json.loads(fields["n"][at])[1] if "n" in fields else ""
-        return shown
+        return json.loads(fields["n"][at])[1] if "n" in fields else ""
 
     @smiles.setter
     def smiles(self, value: str) -> None:
@@ -185,12 +184,10 @@ class Explorer(anywidget.AnyWidget):
             self._wanted.pop(number, None)
 
     def _next(self, number: str, steps: Iterator[Any]) -> Any:
-        """Return the next answer, or None after the last or if nobody is waiting any more."""
         return next(steps, None) if number in self._wanted else None
 
 
 def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
-    """Yield the answers to a request."""
     body = Body(fields if isinstance(fields, dict) else {})
     if name == "suggest":
         yield from suggested(models, body)
@@ -203,7 +200,6 @@ def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
 
 
 def _update(handles: "Sequence[DisplayHandle]", data: dict[str, Any]) -> None:
-    """Replace what was shown."""
     for handle in handles:
         handle.update(data, raw=True)
 

@@ -29,11 +29,7 @@ from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
 from .cards import Cards, aligned_cards, in_full, make_cards
 from .contents import model_card, page_data
-from .full_cards import (
-    FullCardSettings,
-    make_full_cards,
-    measurements_of,
-)
+from .full_cards import FullCardSettings, make_full_cards, measurements_of
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .page import render
 from .properties import CardSettings
@@ -172,8 +168,6 @@ def _notes(
 
     Args:
         model: the model that explains the cards.
-        cards: the cards.
-        source: the molecules.
         tasks: the tasks of which measured values are shown, by name.
     """
     explained = cards.molecules[-1].explanation.prediction.task
@@ -188,10 +182,7 @@ def _notes(
     guesses = uninformative(model.origin.metadata.get("coverage"))
     size = (
         f"This page shows {len(cards.molecules):,} of up to {LARGEST_TABLE:,} molecules. With more"
-    )
-    size += (
         f" than {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the"
         f" first {SMOOTH:,} alone: a limit makes it shorter."
     )
-    long = [size] if len(cards.molecules) > SMOOTH else []
-    return [*long, *filter(None, notes), *guesses]
+    return [*([size] * (len(cards.molecules) > SMOOTH)), *filter(None, notes), *guesses]

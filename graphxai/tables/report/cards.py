@@ -98,9 +98,7 @@ def aligned_cards(cards: Cards, core: str) -> Cards:
 
     Only the first `SMOOTH` molecules are aligned.
 
-    Args:
-        cards: the cards.
-        core: the SMARTS of the core, or "" to find it.
+    `core` is the SMARTS of the core, or "" to find it.
     """
     first = cards.molecules[:SMOOTH]
     mols = [card.explanation.atoms() for card in first]
@@ -149,13 +147,9 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
     tasks = {task.name: task for task in settings.model.config.tasks}
     with one_thread():
         prepared, rejected = _prepared(settings.model, chunk)
+        how: dict[str, Any] = {"target": settings.target, "level": settings.level}
         results = explained_rows(
-            settings.model,
-            prepared,
-            settings.explainer,
-            target=settings.target,
-            training=training,
-            level=settings.level,
+            settings.model, prepared, settings.explainer, training=training, **how
         )
         rejected += (_rejected(rows[k], e) for k, e in results.items() if isinstance(e, Exception))
         explained = {k: r for k, r in results.items() if not isinstance(r, Exception)}
@@ -199,7 +193,6 @@ def _prepared(
 
 
 def _rejected(row: ReportRow, error: Exception) -> RejectedRow:
-    """Return what the page says about a row that was left out."""
     smiles = "" if isinstance(row.value, Exception) else str(row.value)[:LONGEST_QUOTE]
     reason = str(error) or type(error).__name__
     return RejectedRow(row.number, smiles, reason)

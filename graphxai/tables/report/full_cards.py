@@ -104,11 +104,7 @@ def make_full_cards(
     A molecule that makes its process end gets no full card, and a warning says so.
 
     Args:
-        settings: the settings of full cards.
-        cards: the cards of all molecules.
         chosen: by place, why the molecule gets a full card.
-        workers: the number of processes.
-        progress: whether to show a bar.
 
     Raises:
         Interrupted: Ctrl-C was pressed. Its `results` are the explanations of all molecules.
@@ -264,7 +260,6 @@ def default_goal(prediction: Prediction) -> str:
 
 
 def _facts(counterfactual: Counterfactual, goal: PropertyGoal, level: float) -> dict[str, Any]:
-    """Return what is known about a counterfactual."""
     after = counterfactual.prediction.at(level)
     if goal.label is None:
         leveled = replace(counterfactual, prediction=after, before=counterfactual.before.at(level))

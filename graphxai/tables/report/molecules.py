@@ -62,8 +62,7 @@ def measured_columns(
 ) -> dict[str, str]:
     """Return the column of each task's measured values, by default as `Table.source_of` says.
 
-    Raises:
-        ValueError: a named task or column does not exist.
+    Raises ValueError if a named task or column does not exist.
     """
     names = [task.name for task in tasks]
     for name in named:
@@ -150,7 +149,6 @@ def agreement(
 
 
 def _scores(task: Task, target: str | None, molecules: Sequence[Mapping[str, Any]]) -> str:
-    """Say how well measured and predicted values of molecules agree."""
     truth = np.array([m["measured"][0] for m in molecules])
     if not task.classes:
         predicted = np.array([m["value"] for m in molecules], dtype=float)
@@ -171,7 +169,6 @@ class ReportRow:
     """A molecule to report.
 
     Attributes:
-        number: the number of its row.
         name: the name of the compound, or "".
         value: the model's input.
         measured: the measured values by task.
@@ -196,7 +193,6 @@ class ReportSource:
         total: roughly how many there are.
         name: the name of the file, or the number of molecules as text.
         is_file: whether they come from a file.
-        measured: the measured values of the file.
         dialect: how to write a table that is made from the report.
     """
 
@@ -211,8 +207,7 @@ class ReportSource:
 def report_source(inputs: Any, tasks: Sequence[Task], settings: ReportSettings) -> ReportSource:
     """Return the molecules to report, as many as the settings allow.
 
-    Raises:
-        ValueError: there are too many molecules, or the settings do not fit a file or a list.
+    Raises ValueError if there are too many molecules, or the settings do not fit a file or a list.
     """
     if is_file(inputs):
         source = _source_of_file(Path(inputs), tasks, settings)

@@ -36,7 +36,6 @@ class CardSettings:
     Attributes:
         panel: the models, the first of which explains the molecules.
         training: its training set, or None if it is unknown.
-        explainer: the method.
         target: the output to explain, see `Target`.
         level: how often the predictions' intervals and sets of classes should hold.
         several: whether the page shows the properties of all models.
@@ -82,10 +81,7 @@ def predictions_of_cards(
 ) -> dict[int, dict[str, Any]]:
     """Return, by row number, the cells of predictions, and for several models all properties.
 
-    Args:
-        settings: how the cards are made.
-        rows: the molecules.
-        explained: the explanations by the first model.
+    `explained` has the explanations by the first model.
     """
     panel, profile, several = settings.panel, settings.profile, settings.several
     columns = settings.columns
@@ -170,10 +166,8 @@ def agreements(
     """Compare measured and predicted values of the properties that the cards do not explain.
 
     Args:
-        panel: the models.
         columns: the column of each measured task.
         explained: the task that the first model explains.
-        molecules: the records of the molecules.
 
     Returns:
         What `agreement` says, with the position of the property.

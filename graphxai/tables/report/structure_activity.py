@@ -43,10 +43,7 @@ class StructureActivity:
     ) -> None:
         """Bring molecules to their compounds, of which each stands at its first place.
 
-        Args:
-            panel: the models.
-            smiles: the molecules.
-            values: the measured value of each molecule, by property. A compound has their mean.
+        `values` has the measured value of each molecule, by property. A compound has their mean.
         """
         self.panel = panel
         self.predicted = PredictionsOf(panel)
@@ -71,8 +68,7 @@ class StructureActivity:
     def page(self, named: str = "") -> dict[str, Any] | None:
         """Return what the page shows, or None if there is neither a pair nor a series.
 
-        Args:
-            named: a core to begin with, as SMARTS, or "" for the common ones alone.
+        `named` is a core to begin with, as SMARTS, or "" for the common ones alone.
         """
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
@@ -104,8 +100,7 @@ class StructureActivity:
     def series(self, core: str) -> dict[str, Any]:
         """Return the table of R-groups for all compounds that have a core, given as SMARTS.
 
-        Raises:
-            ValueError: the core is not understood, or no compound has it.
+        Raises ValueError if the core is not understood, or no compound has it.
         """
         table = self.core(core, list(self.places))
         if table is None:
