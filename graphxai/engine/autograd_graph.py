@@ -21,15 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.engine.operations import (
-    ADDITIONS,
-    GATHERED,
-    LISTS,
-    NODES_OF_GRAPH,
-    SAVE_RESULTS,
-    Saved,
-    operation_kind,
-)
+from graphxai.engine import operations as kinds
 from graphxai.engine.recording import EXITS
 from graphxai.engine.rules import Node, as_given, saved
 from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace, refs_in
@@ -139,7 +131,7 @@ class AutogradGraph:
     def settings(self, number: int) -> tuple[object, ...]:
         """Return what two nodes of one kind may differ in, beside the values that they read."""
         node = self.nodes[number]
-        kind = NODES_OF_GRAPH[node.name()]
+        kind = kinds.NODES_OF_GRAPH[node.name()]
         saved = (*kind.settings, *kind.constants.values())
         return tuple(_identity(getattr(node, f"_saved_{name}")) for name in saved)
 
@@ -153,7 +145,7 @@ class AutogradGraph:
 
 def bound_operation(node: Node) -> BoundOperation:
     """Return the operation of a node as a function of its first argument."""
-    kind = NODES_OF_GRAPH[node.name()]
+    kind = kinds.NODES_OF_GRAPH[node.name()]
     settings, options = [], {}
     for name, place in kind.settings.items():
         setting = saved(node, name)
@@ -222,8 +214,8 @@ class ValueKeeper(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operation, and keep its input, which an operation in place would overwrite."""
-        kind = operation_kind(func)
-        if kind.name not in SAVE_RESULTS:
+        kind = kinds.operation_kind(func)
+        if kind.name not in kinds.SAVE_RESULTS:
             return func(*args, **(kwargs or {}))
         x = args[0].clone() if kind.writes else args[0].detach()
         out = func(*args, **(kwargs or {}))
@@ -233,8 +225,8 @@ class ValueKeeper(TorchDispatchMode):
     def give_to(self, nodes: Iterable[Node]) -> None:
         """Give each node the input of its operation, unless it was written to since."""
         for node in nodes:
-            kind = NODES_OF_GRAPH.get(node.name())
-            if kind is not None and kind.name in SAVE_RESULTS:
+            kind = kinds.NODES_OF_GRAPH.get(node.name())
+            if kind is not None and kind.name in kinds.SAVE_RESULTS:
                 x, version = self._inputs.get(node._saved_result.data_ptr(), (None, 0))
                 if x is not None and x._version == version:
                     node.metadata["self"] = x
@@ -271,8 +263,8 @@ class _KeptCalls(TorchFunctionMode):
         self.exited = self.exited or getattr(func, "__name__", "") in EXITS
         if isinstance(out, Tensor) and (node := out.grad_fn) is not None:
             self.results[node] = out.detach(), out._version
-            kind = NODES_OF_GRAPH.get(node.name())
-            if kind is not None and kind.name in ADDITIONS and len(args) == 2:
+            kind = kinds.NODES_OF_GRAPH.get(node.name())
+            if kind is not None and kind.name in kinds.ADDITIONS and len(args) == 2:
                 number = args[1] if isinstance(args[0], Tensor) else args[0]
                 if isinstance(number, float | int) and not kwargs:
                     self.numbers[node] = -number if kind.name == "sub" else number
@@ -291,8 +283,8 @@ class _TraceWriter:
         for node in graph.nodes:
             if (bit := graph.bits.get(node)) is not None:
                 self._result(node, 0, -1, bit, bit)
-            elif (name := node.name()) in NODES_OF_GRAPH:
-                self._operation(node, name, NODES_OF_GRAPH[name])
+            elif (name := node.name()) in kinds.NODES_OF_GRAPH:
+                self._operation(node, name, kinds.NODES_OF_GRAPH[name])
             elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
                 self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
             else:
@@ -318,7 +310,7 @@ class _TraceWriter:
                 self._constants[identity] = value
         return Ref(CONSTANT, value)
 
-    def _operation(self, node: Node, name: str, kind: Saved) -> None:
+    def _operation(self, node: Node, name: str, kind: kinds.Saved) -> None:
         trace, number = self.trace, len(self.trace.ops)
         args, numbers, unseen = self._arguments(node, kind)
         reads = tuple(refs_in(args))
@@ -329,7 +321,7 @@ class _TraceWriter:
         count = len(node._input_metadata)
         results = (self._result(node, k, number, depends, live) for k in range(count))
         makes = tuple(Ref(value, value) for value in results)
-        if unseen and live and kind.name not in GATHERED:  # these are added to new zeros
+        if unseen and live and kind.name not in kinds.GATHERED:  # these are added to new zeros
             signals = tuple(ref.value for ref in reads if trace.flow.live[ref.value])
             if (name, signals) in self._with_unseen:
                 raise Opaque(f"{kind.name} twice, of the same signal and constants", kind.name)
@@ -341,12 +333,12 @@ class _TraceWriter:
         trace.ops.append(op)
         trace.places.append(self._place[node])
 
-    def _arguments(self, node: Node, kind: Saved) -> tuple[list[Any], dict[str, Any], bool]:
+    def _arguments(self, node: Node, kind: kinds.Saved) -> tuple[list[Any], dict[str, Any], bool]:
         """Return an operation's arguments, and whether it has a constant that was not saved."""
         edges, unseen = node.next_functions, False
         placed = [*kind.places, *kind.constants, *(k for k in kind.settings.values() if k)]
         args: list[Any] = [None] * (1 + max(placed, default=0))
-        if kind.name in LISTS or not kind.places:
+        if kind.name in kinds.LISTS or not kind.places:
             args[0] = [self._read(source, k) for source, k in edges]
             unseen = any(ref.slot == CONSTANT for ref in args[0])
         else:

@@ -136,16 +136,13 @@ class FlowQueries:
                 reads = self.live_reads(op)
                 summed = {root for read in reads for root in self.roots_of(read)}
                 value = next((v for v in candidates if self.roots_of(v) & summed), None)
-                if value is not None and (
-                    op.name not in kinds.MATRIX_PRODUCTS or self._with_ones(op)
-                ):
+                if value is None:
+                    continue
+                others = [v for v in factors_of(op) if not self.live[v]]
+                of_matrices = op.name in kinds.MATRIX_PRODUCTS  # with equal factors it sums
+                if not of_matrices or (len(others) == 1 and self.trace.is_uniform(others[0])):
                     return value
         return None
-
-    def _with_ones(self, op: Op) -> bool:
-        """Whether a product with one signal sums it, because all other factors are alike."""
-        others = [value for value in factors_of(op) if not self.live[value]]
-        return len(others) == 1 and self.trace.is_uniform(others[0])
 
     def is_joined_with_ones(self, value: int) -> bool:
         """Whether rows have a further channel of ones, or of another number."""
@@ -291,23 +288,21 @@ def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     if base is None or len({ref.value for ref in op.reads if queries.live[ref.value]}) != 1:
         return False
     above = _maker(queries.trace, base.args[0], {"sub"}) if type(base.args[0]) is Ref else None
-    return above is not None and _has_own_threshold(queries, above) and _sums_to_one(queries, op)
+    if above is None or len(above.reads) != 2 or not queries.live[above.reads[0].value]:
+        return False
+    logits, threshold = (ref.value for ref in above.reads)
+    depends = queries.trace.flow.depends
+    return (
+        queries.compare_sizes(is_smaller, threshold, logits)
+        and bool(depends[threshold] & depends[logits])
+        and _sums_to_one(queries, op)
+    )
 
 
 def _maker(trace: Trace, ref: Ref, names: Set[str]) -> Op | None:
     """Return the operation that made a value which was only moved since, if it has such a name."""
     op = trace.op_of(trace.origin(ref.value, kinds.SAME))
     return op if op is not None and op.name in names else None
-
-
-def _has_own_threshold(queries: FlowQueries, op: Op) -> bool:
-    """Whether a difference is of logits and a smaller value that is computed from them."""
-    if len(op.reads) != 2 or not queries.live[op.reads[0].value]:
-        return False
-    logits, threshold = (ref.value for ref in op.reads)
-    smaller = queries.compare_sizes(is_smaller, threshold, logits)
-    depends = queries.trace.flow.depends
-    return smaller and bool(depends[threshold] & depends[logits])
 
 
 def _sums_to_one(queries: FlowQueries, op: Op) -> bool:

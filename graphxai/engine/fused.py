@@ -21,7 +21,8 @@ from graphxai.runtime.scope import Blocks
 
 _lock = threading.Lock()
 _users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
-_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
+# whether ties are only looked for in models that have put entries in an order before
+ties_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -35,16 +36,14 @@ def lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
     return start * (1 - weight) + end * weight
 
 
-def addcmul(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
-    """Compute `x + value first second`."""
-    product = first * second
-    return x + (product if value == 1 else value * product)
+def plus(combined: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Return a function that computes `x + value combined(first, second)`."""
 
+    def of_three(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
+        term = combined(first, second)
+        return x + (term if value == 1 else value * term)
 
-def addcdiv(x: Tensor, first: Tensor, second: Tensor, *, value: float = 1) -> Tensor:
-    """Compute `x + value first / second`."""
-    quotient = first / second
-    return x + (quotient if value == 1 else value * quotient)
+    return of_three
 
 
 def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -342,13 +341,3 @@ def _is_compiled(module: nn.Module) -> bool:
     # asking a module for an attribute that it lacks is slow
     may_wrap = "_orig_mod" in vars(module) or "_orig_mod" in module._modules
     return (may_wrap or "module" in module._modules) and unwrapped(module) is not module
-
-
-def ties_as_computed() -> AbstractContextManager[bool]:
-    """Within the block, look for ties only in models that have put entries in an order before."""
-    return _as_computed.block(True)
-
-
-def are_ties_as_computed() -> bool:
-    """Whether ties are left as PyTorch treats them in models that have not ordered entries."""
-    return _as_computed.get()

@@ -18,11 +18,10 @@ weights of a graph, times these, is the share of that graph.
 """
 
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +40,7 @@ from graphxai.engine.autograd_graph import (
 from graphxai.engine.fused import ties_as_computed, uncompiled, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, install_hooks, plan_for
 from graphxai.engine.ledger import BIASES, CONSTANTS
+from graphxai.engine.recorded_pass import ExplainedPass, explain_recorded
 from graphxai.engine.replay import acting_rules
 from graphxai.engine.request import NODES, PassMemory, PassRequest
 from graphxai.engine.rules import Node, saved
@@ -159,7 +159,10 @@ def _added_constants(
                 added.biases.append((constant, edge))
         elif kind == "batch_norm":
             axes = len(node._input_metadata[0].shape) - 2
-            shift = _shift_of_batch_norm(node)
+            scale = (node._saved_running_var + node._saved_eps).rsqrt()
+            shift: Tensor = node._saved_running_mean * scale  # that it subtracts, (C,)
+            if node._saved_weight is not None:
+                shift = shift * node._saved_weight.detach()
             if leaf is None:
                 added.biases.append((-shift.view(1, -1, *[1] * axes), edge))
             else:
@@ -169,30 +172,7 @@ def _added_constants(
     return added
 
 
-def _shift_of_batch_norm(node: Node) -> Tensor:
-    """Return what a BatchNorm with running statistics subtracts from its scaled input, (C,)."""
-    scale = (node._saved_running_var + node._saved_eps).rsqrt()
-    shift: Tensor = node._saved_running_mean * scale
-    return shift if node._saved_weight is None else shift * node._saved_weight.detach()
-
-
 # -- the pass --------------------------------------------------------------------------------------
-
-
-class ExplainedPass(NamedTuple):
-    """What a pass says by hooks, or by a recording, to be compared with the other.
-
-    Args:
-        gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
-        relevance: that of the tokens, (B, T).
-        shares: the share (B,) of each line of the ledger.
-        unseen: the constants that the pass adds and autograd does not know, each as text.
-    """
-
-    gradient: Tensor
-    relevance: Tensor
-    shares: dict[str, Tensor]
-    unseen: tuple[str, ...] = ()
 
 
 def _divided(total: Tensor, weights: Tensor) -> Tensor:
@@ -239,9 +219,6 @@ def _rounding(*tensors: Tensor) -> float:
 def _nonzero(lines: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: line for name, line in lines.items() if bool(line.any())}
 
-
-# explains a pass by a recording, for the weights (B, C) of its outputs
-ExplainRecorded: TypeAlias = Callable[[PassRequest, Tensor], ExplainedPass]
 
 _proved: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each agreed with a recorded pass
 
@@ -292,11 +269,11 @@ class _HookedPass:
                 raise DoesNotAddUp
             return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
 
-        def give_up(reason: str) -> None:
-            request.memory.give_up(rules, Opaque(reason))
-
         several = divides and len(request.layout.mask) > 1
-        return DeferredShares(added.leaves, shares, several, give_up)
+        give_up = request.memory.give_up
+        return DeferredShares(
+            added.leaves, shares, several, lambda reason: give_up(rules, Opaque(reason))
+        )
 
     def adds_up(self, rules: Rules) -> bool:
         """Whether relevance and shares sum to the output, so precisely that this is a proof."""
@@ -315,9 +292,7 @@ def _note_failure(memory: PassMemory, beside_empty: bool, rules: Rules, why: Opa
     return True
 
 
-def pass_by_hooks(
-    request: PassRequest, rules: Rules, explain_recorded: ExplainRecorded
-) -> tuple[Tensor, DeferredShares]:
+def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredShares]:
     """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
 
     Raises Opaque if the pass has to be recorded.
@@ -328,10 +303,10 @@ def pass_by_hooks(
     if not hooked.adds_up(rules) and hooked.plan not in _proved:
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
-            reason = _reason_against(hooked, rules, explain_recorded)
+            reason = _reason_against(hooked, rules)
         if reason is not None:
             if _note_failure(request.memory, hooked.beside_empty, rules, reason):
-                return pass_by_hooks(request, rules, explain_recorded)
+                return pass_by_hooks(request, rules)
             raise reason
         _proved.add(hooked.plan)
     return hooked.outputs, hooked.shares(rules)
@@ -367,7 +342,7 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
         plain_attention = with_plain_attention(request.memory.views_attention)
         kept = keeper or nullcontext()
         try:
-            with uncompiled(request.module), plain_attention, ties_as_computed(), kept:
+            with uncompiled(request.module), plain_attention, ties_as_computed.block(True), kept:
                 outputs = request.call(leaf)
         except RuntimeError as error:
             if "view size" not in str(error) or request.memory.views_attention:
@@ -414,9 +389,7 @@ def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
 # -- the comparison with a recorded pass -----------------------------------------------------------
 
 
-def _reason_against(
-    hooked: _HookedPass, rules: Rules, explain_recorded: ExplainRecorded
-) -> Opaque | None:
+def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     """Compare a pass with a recorded one, and say in what they differ, or return None.
 
     A few of the graphs are enough if their pass has the same plan.
@@ -432,7 +405,7 @@ def _reason_against(
     except RuntimeError as error:  # an operation may have no second derivative
         reason: str | None = str(error)
     else:
-        recorded = explain_recorded(hooked.request, weights)
+        recorded = explain_recorded(hooked.request, rules, weights)
         reason = difference(of_hooks, recorded, outputs * weights, hooked.plan.exact)
     return None if reason is None else Opaque(reason)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from graphxai.engine import operations as kinds
 from graphxai.engine.autograd_graph import (
     CONSTANT,
     AutogradGraph,
@@ -24,29 +25,13 @@ from graphxai.engine.autograd_graph import (
 )
 from graphxai.engine.flow_queries import NeedsResults, factors_of
 from graphxai.engine.ledger import nonlinearities
-from graphxai.engine.operations import (
-    ABOVE_ZERO,
-    ADDITIONS,
-    ENTRYWISE,
-    GATES,
-    LOGARITHMS,
-    LOOKUPS,
-    MATRIX_PRODUCTS,
-    NODES_OF_GRAPH,
-    SAME,
-    SAVE_RESULTS,
-    VIEWS,
-    operation,
-    that,
-)
 from graphxai.engine.plan import ReplayPlan, make_plan
-from graphxai.engine.replay import built_in_rule, custom_rule
+from graphxai.engine.replay import apply_custom_rule, built_in_rule, custom_rule
 from graphxai.engine.request import NODES, STRUCTURE, PassRequest
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.rules import BuiltInRule, Node, ToInput, saved
+from graphxai.engine.rules import BuiltInRule, Function, Node, ToInput, saved
 from graphxai.engine.trace import Op, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
-from graphxai.rules.operation_rule import OperationRule
 
 ROUNDING = 1e3  # machine epsilons
 Gradients: TypeAlias = tuple[Tensor | None, ...]
@@ -89,7 +74,8 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
     """
     for op in plan.passing:
         if (custom := custom_rule(plan, op)) is not None:
-            yield HookAt(op.number, partial(_by_custom_rule, custom))
+            function = partial(apply_custom_rule, custom)
+            yield HookAt(op.number, partial(_by_function, function, plan.rules, custom.operation))
         elif (rule := built_in_rule(plan, op)) is not None:
             yield HookAt(op.number, partial(_by_built_in_rule, rule, plan.rules))
         elif (scales := _scales(plan, op)) is not None:
@@ -119,7 +105,7 @@ def _multiplying(
         if read and not trace.flow.live[op.out]:
             of_ends.update(ref.value for ref in op.makes)
         if op.number in passing:
-            added = refs_in([op.args[k : k + 1] for k in operation(op.name).adds])
+            added = refs_in([op.args[k : k + 1] for k in kinds.operation(op.name).adds])
             read -= {ref.value for ref in added if not plan.signal[ref.value]}
         if read and (op.number in passing or trace.places[op.number] in computed):
             cut[op.number] = read
@@ -131,7 +117,7 @@ def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
     if custom_rule(plan, op) is not None:
         return _has_input(node)
     rule = built_in_rule(plan, op)
-    if rule is None or (rule.backward is not None and op.name not in SAVE_RESULTS):
+    if rule is None or (rule.backward is not None and op.name not in kinds.SAVE_RESULTS):
         return True
     return _has_input(node) and len(node._input_metadata) == 1 == len(node.next_functions)
 
@@ -161,15 +147,7 @@ def _by_built_in_rule(rule: BuiltInRule, rules: Rules, node: Node) -> Hook:
     """
     if rule.backward is not None:
         return _by_rule(rule.backward(node, bound_operation(node)))
-    operation = bound_operation(node)
-
-    def forward(x: Tensor) -> Tensor:
-        with conservative(**vars(rules)):
-            result = rule.forward(operation.function, x, *operation.settings, **operation.options)
-        first: Tensor = result[0] if isinstance(result, tuple) else result
-        return first
-
-    return _by_rule(_derivative(forward, saved(node, "self")))
+    return _by_function(rule.forward, rules, None, node)
 
 
 def _has_input(node: Node) -> bool:
@@ -177,30 +155,32 @@ def _has_input(node: Node) -> bool:
     return hasattr(node, "_saved_self") or "self" in node.metadata
 
 
-def _by_custom_rule(rule: OperationRule, node: Node) -> Hook:
-    """Return a hook that passes back the gradient of what a custom rule computes.
+def _by_function(function: Function, rules: Rules, custom: str | None, node: Node) -> Hook:
+    """Return a hook that passes back the gradient of what a rule's function computes.
 
-    Raises Opaque if the rule computes other values than the operation, which hooks cannot replace.
+    Raises Opaque if a custom rule, for the operation of this name, computes other values than the
+    operation, which hooks cannot replace.
     """
     x, operation = saved(node, "self"), bound_operation(node)
-    with torch.no_grad():
-        allowed = ROUNDING * torch.finfo(x.dtype).eps
-        if not torch.allclose(rule.compute(x, operation), operation(x), allowed, allowed):
-            raise Opaque(f"a rule for {rule.operation} that computes something else")
-    return _by_rule(_derivative(lambda leaf: rule.compute(leaf, operation), x))
 
-
-def _derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> ToInput:
-    """Return the way back through a function of x, whose gradient autograd computes."""
+    def forward(x: Tensor) -> Tensor:
+        with conservative(**vars(rules)):
+            result = function(operation.function, x, *operation.settings, **operation.options)
+        first: Tensor = result[0] if isinstance(result, tuple) else result
+        return first
 
     def to_input(gradient: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
-            y = f(leaf)
+            y = forward(leaf)
         (passed,) = torch.autograd.grad(y, leaf, gradient, create_graph=gradient.requires_grad)
         return passed
 
-    return to_input
+    with torch.no_grad():
+        allowed = ROUNDING * torch.finfo(x.dtype).eps
+        if custom and not torch.allclose(forward(x), operation(x), allowed, allowed):
+            raise Opaque(f"a rule for {custom} that computes something else")
+    return _by_rule(to_input)
 
 
 def _scales(plan: ReplayPlan, op: Op) -> tuple[float, ...] | None:
@@ -216,7 +196,7 @@ def _scales(plan: ReplayPlan, op: Op) -> tuple[float, ...] | None:
 
 def _differentiable(op: Op) -> list[Ref]:
     """Return the arguments that the node of an operation may have gradients for, in its order."""
-    kind = NODES_OF_GRAPH[op.func]
+    kind = kinds.NODES_OF_GRAPH[op.func]
     args = op.args[:1] if type(op.args[0]) is list else [op.args[place] for place in kind.places]
     return [ref for arg in args for ref in refs_in(arg)]
 
@@ -234,9 +214,9 @@ def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
 
 
 KEPT = 8  # plans of a model
-_TIES = that("ties")
-_MOVES = SAME - LOOKUPS
-_BY_ROW = ENTRYWISE | that("by_row")  # each row of the first axis alone
+_TIES = kinds.that("ties")
+_MOVES = kinds.SAME - kinds.LOOKUPS
+_BY_ROW = kinds.ENTRYWISE | kinds.that("by_row")  # each row of the first axis alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,8 +286,12 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         roles = find_roles(trace)
     except NeedsResults as error:
         raise Opaque("a threshold, which may be a sparse softmax's", str(error)) from None
-    if any(op.name in GATES for op in trace.ops):
-        _refuse_constant_rows(trace)
+    has_gates = any(op.name in kinds.GATES for op in trace.ops)
+    for op in trace.ops if has_gates else ():  # which may scale constants that the pass has made
+        constants = any(type(arg) is Ref and arg.slot == CONSTANT for arg in op.args[:2])
+        several = op.number not in trace.numbers
+        if op.name == "mul" and constants and several and trace.flow.live[op.out]:
+            raise Opaque("a gate, and a product with a constant")
     of_nodes = make_plan(trace, roles, rules, NODES)
     plan = make_plan(trace, roles, rules) if trace.live_inputs & ~NODES else of_nodes
     if plan is not of_nodes and any(
@@ -319,7 +303,7 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         raise Opaque(f"{step.what}, for which there is no rule", step.op.name)
     for op in plan.passing:
         if not can_be_hooked(plan, op, graph.nodes[trace.places[op.number]]):
-            kind = LacksValue if op.name in SAVE_RESULTS else Opaque
+            kind = LacksValue if op.name in kinds.SAVE_RESULTS else Opaque
             raise kind(f"the rule of {op.name}", op.name)
         if op.name in _TIES:
             raise Opaque("a maximum along an axis, in which ties share relevance", op.name)
@@ -343,31 +327,22 @@ def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
     return [settings.index(setting) for setting in settings]
 
 
-def _refuse_constant_rows(trace: GraphTrace) -> None:
-    """Raise Opaque for a gate that may scale constants which the pass has made."""
-    for op in trace.ops:
-        constants = [arg for arg in op.args[:2] if type(arg) is Ref and arg.slot == CONSTANT]
-        several = op.number not in trace.numbers
-        if op.name == "mul" and constants and several and trace.flow.live[op.out]:
-            raise Opaque("a gate, and a product with a constant")
-
-
 def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[Addition]:
     """Yield the parameters that are added to signals."""
     for op in plan.passing:
         if op.name == "native_batch_norm":
             yield _addition_of_batch_norm(trace, op)
             continue
-        if op.name in LOGARITHMS and built_in_rule(plan, op) is not None:
-            if trace.origin(trace.output.value, VIEWS | {"slice"}) != op.out:
+        if op.name in kinds.LOGARITHMS and built_in_rule(plan, op) is not None:
+            if trace.origin(trace.output.value, kinds.VIEWS | {"slice"}) != op.out:
                 raise Opaque("log-probabilities that are not the output", op.name)
             yield Addition("log_softmax", node=trace.places[op.number])
-        if op.name in ABOVE_ZERO and built_in_rule(plan, op) and not custom_rule(plan, op):
+        if op.name in kinds.ABOVE_ZERO and built_in_rule(plan, op) and not custom_rule(plan, op):
             yield Addition("at_zero", node=trace.places[op.number])
         terms = [ref for ref in op.reads if ref.slot != CONSTANT]
-        if op.name in ADDITIONS and len(terms) == 1 and request.memory.keeps:
+        if op.name in kinds.ADDITIONS and len(terms) == 1 and request.memory.keeps:
             yield Addition("number", node=trace.places[op.number])
-        for place in operation(op.name).adds:
+        for place in kinds.operation(op.name).adds:
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
                     yield from _parameters_behind(request, trace, ref.value)
@@ -392,12 +367,12 @@ def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> I
         if op is None:
             if value in trace.parameters:
                 yield Addition("parameter", trace.results[value][0])
-        elif op.name in LOOKUPS and not _has_codes(request):
+        elif op.name in kinds.LOOKUPS and not _has_codes(request):
             todo.append(op.reads[0].value)
         elif op.name == "embedding" and op.reads[0].value in trace.parameters:
             place = trace.places[op.number]
             yield Addition("lookup", trace.results[op.reads[0].value][0], place, (place,))
-        elif op.name in _MOVES | ADDITIONS:
+        elif op.name in _MOVES | kinds.ADDITIONS:
             todo += [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
         else:
             yield _computed(request, trace, op, value)
@@ -409,16 +384,18 @@ def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Ad
     Raises Opaque if the graph does not say from which attributes it is computed, or if it is
     computed from other tensors, which may be made of the nodes.
     """
-
-    def parameters_read(_: int, op: Op) -> list[int]:
-        return [ref.value for ref in op.reads if trace.flow.depends[ref.value]]
-
-    numbers = {trace.flow.maker[before] for before in trace.ancestors(value, parameters_read)}
+    depends = trace.flow.depends
+    of_parameters = trace.ancestors(
+        value, lambda _, by: [ref.value for ref in by.reads if depends[ref.value]]
+    )
+    numbers = {trace.flow.maker[before] for before in of_parameters}
     ops = [trace.ops[number] for number in sorted(numbers - {-1})]
-    lookups = [by for by in ops if by.name in LOOKUPS]
+    lookups = [by for by in ops if by.name in kinds.LOOKUPS]
     codes = tuple(trace.places[by.number] for by in lookups if by.name == "embedding")
     by_codes = _has_codes(request)
-    unseen = any(ref.slot == CONSTANT for by in ops if by.name not in LOOKUPS for ref in by.reads)
+    unseen = any(
+        ref.slot == CONSTANT for by in ops if by.name not in kinds.LOOKUPS for ref in by.reads
+    )
     if unseen or op.out != value or (by_codes and len(codes) < len(lookups)):
         raise Opaque(f"a constant that is computed by {op.name}", op.name)
     if not request.memory.keeps:
@@ -433,10 +410,10 @@ def _keep_rows(trace: GraphTrace, ops: list[Op]) -> bool:
     looked_up: set[int] = set()
     for op in ops:
         rows = [ref.value for ref in op.reads if ref.value in looked_up]
-        if op.name in LOOKUPS:
+        if op.name in kinds.LOOKUPS:
             looked_up.add(op.out)
         elif rows:
-            of_matrices = op.name in MATRIX_PRODUCTS and rows != factors_of(op)[:1]
+            of_matrices = op.name in kinds.MATRIX_PRODUCTS and rows != factors_of(op)[:1]
             dims = op.args[1] if op.name == "sum" else [-1]
             counts = {trace.shape(value)[:1] for value in (*rows, op.out)}
             if op.name not in _BY_ROW or of_matrices or len(counts) > 1 or 0 in dims:

@@ -6,7 +6,7 @@ along it. This works for every network, and takes a pass in forward mode for eac
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,11 +18,11 @@ from graphxai.engine import operations as kinds
 from graphxai.engine.flow_queries import factors_of, is_root
 from graphxai.engine.plan import ReplayPlan, Rule
 from graphxai.engine.replay import (
+    Replay,
     built_in_rule,
     by_rule,
     custom_rule,
     out_of_place,
-    replay,
     rule_for,
 )
 from graphxai.engine.request import STRUCTURE
@@ -42,15 +42,9 @@ class LedgerLines:
 
     trace: Trace
     names: Mapping[int, str]
-    _line_of: dict[int, str] = field(default_factory=dict)
 
     def of(self, value: int) -> str:
         """Return the line of a value that is added to a signal."""
-        if value not in self._line_of:
-            self._line_of[value] = self._find_line(value)
-        return self._line_of[value]
-
-    def _find_line(self, value: int) -> str:
         depends, live = self.trace.flow.depends[value], self.trace.flow.live[value]
         if depends & 1:
             return BIASES if live & 1 else CUT_OFF
@@ -110,7 +104,7 @@ def share_by_derivative(
                 tangent = tensor if in_line else torch.zeros_like(tensor)
                 signals[slot] = forward_ad.make_dual(tensor, tangent)
         return _tangent(
-            replay(plan, signals, run_op=_ConstantDerivative(plan, line, lines)).output()
+            Replay(plan, signals, run_op=_ConstantDerivative(plan, line, lines)).output()
         ).clone()
 
 
@@ -125,7 +119,9 @@ class _ConstantDerivative:
 
     def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run an operation."""
-        if op.number in self.passing or self._writes_to_signal(op):
+        storage = self.plan.trace.memory.storage
+        writes_to_signal = op.in_place and storage[op.args[0].slot] in self.with_signal
+        if op.number in self.passing or writes_to_signal:
             if self._fills(op):
                 return self._filled(op, args, kwargs)
             self._put_constants(op, args)
@@ -178,25 +174,17 @@ class _ConstantDerivative:
                 args[k] = fill_refs(op.args[k], duals.__getitem__)
                 if k == 0 and op.in_place and args[0] is not target:
                     args[0] = target
-                    self._fill_with_constants(op.args[0], target)
+                    storage = self.plan.trace.memory.storage[op.args[0].slot]
+                    if storage not in self.with_signal:  # tangents for every view of the storage
+                        self.with_signal.add(storage)
+                        whole = target if target._base is None else target._base
+                        whole.copy_(_along_itself(whole.clone()))
 
     def _constant(self, ref: Ref, tensor: Tensor) -> Tensor:
         """Return what is added to a signal. A constant of the line is its own tangent."""
         if not is_real(tensor) or self.plan.signal[ref.value]:
             return tensor
         return _along_itself(tensor) if self.lines.of(ref.value) == self.line else tensor
-
-    def _fill_with_constants(self, ref: Ref, target: Tensor) -> None:
-        """Add tangents for every view of a storage when a signal is first written to it."""
-        storage = self.plan.trace.memory.storage[ref.slot]
-        if storage not in self.with_signal:
-            self.with_signal.add(storage)
-            whole = target if target._base is None else target._base
-            whole.copy_(_along_itself(whole.clone()))
-
-    def _writes_to_signal(self, op: Op) -> bool:
-        """Whether an operation writes to a tensor that holds a signal already."""
-        return op.in_place and self.plan.trace.memory.storage[op.args[0].slot] in self.with_signal
 
 
 def _along_itself(value: Tensor) -> Tensor:

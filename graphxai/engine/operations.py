@@ -289,8 +289,8 @@ _TABLE: list[Operation] = [
     # fused operations, which are recorded in parts
     *_rows("glu", parts=fused.glu),
     *_rows("lerp", parts=fused.lerp),
-    *_rows("addcmul", parts=fused.addcmul),
-    *_rows("addcdiv", parts=fused.addcdiv),
+    *_rows("addcmul", parts=fused.plus(torch.mul)),
+    *_rows("addcdiv", parts=fused.plus(torch.div)),
     *_rows("native_dropout", parts=fused.native_dropout),
     *_rows("rrelu_with_noise", parts=fused.rrelu),
     *_rows("_trilinear", parts=fused.trilinear),

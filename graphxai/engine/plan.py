@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphxai.engine.flow_queries import SizeComparison, factors_of
 from graphxai.engine.operations import CUTS, PRODUCTS
-from graphxai.engine.trace import Op, Trace, is_real, refs_in
+from graphxai.engine.trace import Op, Ref, Trace, is_real, refs_in
 from graphxai.rules.conservative import Rules
 
 Rule = Literal["attention", "layernorm", "activation"]
@@ -272,8 +272,8 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
             passes, arriving = True, _rewrite_script(trace, op)
         elif op.name in CUTS:
             passes = False
-        elif op.grad_enabled and _settles_a_flag(trace, op):
-            passes = True
+        elif op.grad_enabled and op.name == "clone" and _is_flagged(trace, op.reads[0]):
+            passes = True  # a copy below autograd carries out a conjugation, or a sign
         elif not graded:
             passes = is_real(tensor)
         elif op.decomposed:
@@ -289,10 +289,9 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
             trace.flow.live[ref.value] = arriving & depends & ~1
 
 
-def _settles_a_flag(trace: Trace, op: Op) -> bool:
-    """Whether a copy below autograd carries out a conjugation, or a sign, that was a flag."""
-    tensor = trace.memory.tensors[op.reads[0].slot] if op.name == "clone" else None
-    return tensor is not None and (tensor.is_conj() or tensor.is_neg())
+def _is_flagged(trace: Trace, ref: Ref) -> bool:
+    tensor = trace.memory.tensors[ref.slot]
+    return tensor.is_conj() or tensor.is_neg()
 
 
 def _live(trace: Trace, value: int) -> int:

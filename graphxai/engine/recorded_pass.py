@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from graphxai.engine.hooked_pass import ExplainedPass
+from graphxai.engine import operations as kinds
 from graphxai.engine.ledger import (
     BIASES,
     CONSTANTS,
@@ -21,24 +21,15 @@ from graphxai.engine.ledger import (
     warn_of_nonlinearities,
     warn_of_random_numbers,
 )
-from graphxai.engine.operations import (
-    ABOVE_ZERO,
-    ADDITIONS,
-    LOGARITHMS,
-    NORMS,
-    WHOLE,
-    operation,
-    that,
-)
 from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plan
-from graphxai.engine.replay import acting_rules, replay
+from graphxai.engine.replay import Replay, acting_rules
 from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
 from graphxai.runtime.notices import warn
 
-_ZEROS, _FULL = that("zeros"), that("full")
+_ZEROS, _FULL = kinds.that("zeros"), kinds.that("full")
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +116,7 @@ def _run_recorded(
     warn_of_random_numbers(request.name, trace)
     plans = make_plans(trace, rules, request.names, with_shares or bool(request.leaves))
     warn_of_nonlinearities(request.name, plans.of_all)
-    outputs = replay(plans.of_nodes, {plans.slot: request.rows}).output()
+    outputs = Replay(plans.of_nodes, {plans.slot: request.rows}).output()
     outputs = connected_to_nodes(outputs, request)
     if request.leaves:
         of_leaves = outputs_of_leaves(plans, request)
@@ -142,13 +133,30 @@ def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
 # -- to compare a pass by hooks with ---------------------------------------------------------------
 
 
+class ExplainedPass(NamedTuple):
+    """What a pass says by hooks, or by a recording, to be compared with the other.
+
+    Args:
+        gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
+        relevance: that of the tokens, (B, T).
+        shares: the share (B,) of each line of the ledger.
+        unseen: the constants that the pass adds and autograd does not know, each as text.
+    """
+
+    gradient: Tensor
+    relevance: Tensor
+    shares: dict[str, Tensor]
+    unseen: tuple[str, ...] = ()
+
+
 def explain_recorded(request: PassRequest, rules: Rules, weights: Tensor) -> ExplainedPass:
     """Explain a pass by a recording.
 
     Args:
         weights: those of the outputs, (B, C).
     """
-    again = replace(request, rows=request.rows.detach().requires_grad_())
+    rows = request.rows.detach().requires_grad_()
+    again = replace(request, rows=rows, leaves={})  # their relevance follows from the same plan
     with torch.enable_grad():
         outputs, plans, deferred = _run_recorded(again, rules, with_shares=True)
         explained = (outputs * weights).sum()
@@ -171,13 +179,15 @@ def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
     expected = {BIASES, *request.others}
     for op in plan.passing:
         for line, ref in lines.added_by(plan, op):
-            if line == BIASES and ref is not None and op.name not in NORMS:
+            if line == BIASES and ref is not None and op.name not in kinds.NORMS:
                 if _comes_from_a_buffer(plan.trace, ref):
                     yield f"a buffer in {op.path or request.name}"
                 continue
             if ref is None:  # a number
-                kept = ADDITIONS if request.memory.keeps else frozenset()
-                is_known = line == CONSTANTS and op.name in kept | ABOVE_ZERO | LOGARITHMS
+                kept = kinds.ADDITIONS if request.memory.keeps else frozenset()
+                is_known = (
+                    line == CONSTANTS and op.name in kept | kinds.ABOVE_ZERO | kinds.LOGARITHMS
+                )
                 numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
                 is_known |= op.name == "masked_fill" and numbers <= {0, -math.inf}
             else:
@@ -203,7 +213,7 @@ def _comes_from_a_buffer(trace: Trace, ref: Ref) -> bool:
 
 def _is_zero(trace: Trace, ref: Ref) -> bool:
     """Whether a constant was made of zeros, or has no other entries than these and masked ones."""
-    value = trace.origin(ref.value, WHOLE)
+    value = trace.origin(ref.value, kinds.WHOLE)
     maker = trace.op_of(value)
     if maker is not None and (
         maker.name in _ZEROS or (maker.name in _FULL and maker.args[-1] == 0)
@@ -276,7 +286,7 @@ def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
     replacements: dict[int, ValueReplacement] = {}
     for op in plan.passing if codes else ():
-        added = [op.args[place : place + 1] for place in operation(op.name).adds]
+        added = [op.args[place : place + 1] for place in kinds.operation(op.name).adds]
         for ref in refs_in(added):
             name = lines.of(ref.value)
             if (
@@ -289,7 +299,7 @@ def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
                 replacements[op.number] = ValueReplacement(
                     ref.value, _scaled_by_row(name, codes[name])
                 )
-    outputs: Tensor = replay(
+    outputs: Tensor = Replay(
         plan,
         {slots[name]: leaf for name, leaf in real.items()} | {plans.slot: request.rows.detach()},
         replacements=replacements,

@@ -148,36 +148,31 @@ class Recording(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if foreign := next(filter(_has_own_operations, types), None):
+        # a subclass of tensors may compute by code of its own, as masked tensors do
+        own_code = (t for t in types if t.__torch_dispatch__ is not Tensor.__torch_dispatch__)
+        if foreign := next(own_code, None):
             # an error here, within PyTorch's code for such a tensor, would end the process
             self._foreign = self._foreign or (f"a {foreign.__name__}", self._within.path)
             return func(*args, **kwargs)
         kind = operation_kind(func)
         if kind.parts is not None:
-            return self._in_parts(kind.parts, args, kwargs)
+            self._nested += 1
+            try:
+                with self:
+                    return kind.parts(*args, **kwargs)
+            finally:
+                self._nested -= 1
         reads: list[Ref] = []
         patterns = self._refs(args, reads), self._refs(kwargs, reads) if kwargs else {}
         if kind.writes is not None:
             place, name = kind.writes
-            self._keep_before(args[place] if len(args) > place else kwargs.get(name))
+            target = args[place] if len(args) > place else kwargs.get(name)
+            memory, slot = self.trace.memory, self.trace.memory.slots.get(id(target))
+            if slot in memory.external and slot not in memory.initial:
+                memory.initial[slot] = target.detach().clone()
         out = func(*args, **kwargs)
         self._add(func, kind, *patterns, reads, out)
         return out
-
-    def _in_parts(self, parts: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Record an operation by its parts."""
-        self._nested += 1
-        try:
-            with self:
-                return parts(*args, **kwargs)
-        finally:
-            self._nested -= 1
-
-    def _keep_before(self, target: Any) -> None:
-        """Keep a copy of a tensor from outside before it is written to."""
-        slot = self.trace.memory.slots.get(id(target))
-        if slot in self.trace.memory.external and slot not in self.trace.memory.initial:
-            self.trace.memory.initial[slot] = target.detach().clone()
 
     def _add(
         self, func: Any, kind: OperationKind, args: Any, kwargs: Any, reads: list[Ref], out: Any
@@ -264,7 +259,10 @@ class Recording(TorchDispatchMode):
         slot = trace.memory.add(tensor, self._slot_sharing_memory(tensor))
         is_weight = id(tensor) in self._weights or isinstance(tensor, nn.Parameter)
         trace.memory.external.add(slot)
-        came_back = not is_weight and is_real(tensor) and self._may_come_back(tensor)
+        # it may be made of a signal that left PyTorch or this thread earlier
+        from_another_thread = tensor.grad_fn is not None and not self._any_input
+        may_come_back = from_another_thread or trace.first_exit is not None
+        came_back = not is_weight and is_real(tensor) and may_come_back
         trace.new_value(slot, depends=WEIGHTS if is_weight else int(came_back))
         if self._any_input and tensor.requires_grad and not isinstance(tensor, nn.Parameter):
             self._begin(slot, 1)
@@ -285,16 +283,6 @@ class Recording(TorchDispatchMode):
             self._slot_at.setdefault(memory_of(trace.memory.tensors[slot]), slot)
         self._located = len(trace.memory.tensors)
         return self._slot_at.get(memory_of(tensor))
-
-    def _may_come_back(self, tensor: Tensor) -> bool:
-        """Whether a tensor may be made of a signal that left PyTorch or this thread earlier."""
-        from_another_thread = tensor.grad_fn is not None and not self._any_input
-        return from_another_thread or self.trace.first_exit is not None
-
-
-def _has_own_operations(kind: type[Tensor]) -> bool:
-    """Return whether a subclass of tensors computes by code of its own, as masked tensors do."""
-    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 @contextmanager

@@ -33,35 +33,18 @@ from graphxai.rules.operation_rule import BoundOperation, OperationRule
 
 LOST = 1e-4  # of the largest gradient: what differs by more is lost
 ROUNDINGS = 16  # of the least precise type that a pass computes in
-TensorOf = Callable[[Ref], Tensor]
 RunOp = Callable[[Op, list[Any], dict[str, Any]], Any]
 
 
-def replay(
-    plan: ReplayPlan,
-    inputs: Mapping[int, Tensor],
-    replacements: Mapping[int, ValueReplacement] | None = None,
-    run_op: RunOp | None = None,
-) -> "Replay":
-    """Run a pass again from `inputs` by slot, under the rules of the plan.
+class Replay:
+    """A pass that runs again from `inputs` by slot, under the rules of the plan.
 
     Args:
         replacements: for the number of an operation, a value to replace where the operation
             reads it.
         run_op: runs an operation, in place of the conservative rules.
-    """
-    replay = Replay(plan, replacements, run_op)
-    for slot, tensor in inputs.items():
-        replay.begin(slot, tensor)
-    for op in plan.ops:
-        replay.run(op)
-    return replay
 
-
-class Replay:
-    """A pass that runs again.
-
-    Args:
+    Attributes:
         now: for each slot the tensor that was computed again, or None where that of the pass
             will do.
     """
@@ -69,17 +52,20 @@ class Replay:
     def __init__(
         self,
         plan: ReplayPlan,
+        inputs: Mapping[int, Tensor],
         replacements: Mapping[int, ValueReplacement] | None = None,
         run_op: RunOp | None = None,
     ) -> None:
         self.plan, self.trace = plan, plan.trace
         self.replacements = replacements or {}
-        self.run_op = run_op  # not `_by_rule`: a circle would keep the tensors of the pass alive
+        self.run_op: RunOp = run_op or (
+            lambda op, args, kwargs: by_rule(op, args, kwargs, rule_for(plan, op))
+        )
         self.now: list[Tensor | None] = [None] * len(self.trace.memory.tensors)
-
-    def begin(self, slot: int, tensor: Tensor) -> None:
-        """Put an input into its slot."""
-        self.now[slot] = tensor.clone() if slot in self.trace.memory.unstable else tensor
+        for slot, tensor in inputs.items():
+            self.now[slot] = tensor.clone() if slot in self.trace.memory.unstable else tensor
+        for op in plan.ops:
+            self._run(op)
 
     def output(self) -> Any:
         """Return what the model returned, with the new values."""
@@ -96,14 +82,14 @@ class Replay:
                 tensor = tensor.detach()
         return tensor
 
-    def run(self, op: Op) -> Any:
+    def _run(self, op: Op) -> None:
         """Run an operation again under the rules, and put its result into its slot."""
         result = self.trace.random_results.get(op.number)
         if result is None:
             result = self._result(op)
             replacement = self.replacements.get(op.number)
             if replacement is not None and replacement.spared is not None:
-                without = (self.run_op or self._by_rule)(op, *self._arguments(op, replaced=False))
+                without = self.run_op(op, *self._arguments(op, replaced=False))
                 result = torch.where(replacement.spared, without, result)
         elif op.in_place:
             result = self.value(op.reads[0]).copy_(result)
@@ -114,7 +100,6 @@ class Replay:
                 has_schema = isinstance(op.func, torch._ops.OpOverload)
                 shared = op.in_place or (has_schema and operation_kind(op.func).views)
                 self.now[ref.slot] = part if shared else laid_out_like(part, recorded)
-        return result
 
     def _result(self, op: Op) -> Any:
         """Return what an operation results in under the rules."""
@@ -123,7 +108,7 @@ class Replay:
             first = int(op.name in PLUS_PRODUCT)
             for place in (first, first + 1):
                 args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
-        return (self.run_op or self._by_rule)(op, args, kwargs)
+        return self.run_op(op, args, kwargs)
 
     def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of an operation, without those that it holds constant.
@@ -131,30 +116,20 @@ class Replay:
         Args:
             replaced: whether with the replacement of a value, if there is one.
         """
-        tensor_of: TensorOf = self.value
-        if op.number in self.plan.roles.held or op.name in PRODUCTS:
-            tensor_of = self._holding(op)
         replacement = self.replacements.get(op.number) if replaced else None
-        if replacement is None:
-            return op.with_tensors(tensor_of)
-        value, function, _ = replacement
-        return op.with_tensors(
-            lambda ref: function(tensor_of(ref)) if ref.value == value else tensor_of(ref)
-        )
-
-    def _by_rule(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return by_rule(op, args, kwargs, rule_for(self.plan, op))
-
-    def _holding(self, op: Op) -> TensorOf:
-        """Return a function like `value` that detaches what an operation holds constant."""
-        signals = self.plan.taken[op.number]
+        holds = op.number in self.plan.roles.held or op.name in PRODUCTS
+        if replacement is None and not holds:
+            return op.with_tensors(self.value)
+        live, signals = self.trace.flow.live, self.plan.taken[op.number] if holds else ()
 
         def tensor_of(ref: Ref) -> Tensor:
             tensor = self.value(ref)
-            held = self.trace.flow.live[ref.value] and ref.value not in signals
-            return tensor.detach() if held else tensor
+            held = holds and live[ref.value] and ref.value not in signals
+            tensor = tensor.detach() if held else tensor
+            is_replaced = replacement is not None and ref.value == replacement.value
+            return replacement.replaced(tensor) if replacement and is_replaced else tensor
 
-        return tensor_of
+        return op.with_tensors(tensor_of)
 
 
 def out_of_place(func: Any) -> Any:
@@ -292,7 +267,6 @@ def own_gradient(call: Callable[[Tensor], Any], rows: Tensor) -> Tensor | None:
 
 def refuse_lost_gradients(
     trace: Trace,
-    slot: int,
     own: Callable[[Tensor], Tensor | None],
     proved: set[object],
     first: Tensor | None = None,
@@ -303,7 +277,6 @@ def refuse_lost_gradients(
     had, and takes two plain gradients.
 
     Args:
-        slot: the input that holds the nodes' rows.
         own: returns `own_gradient` at some rows.
         proved: the operations of earlier passes, each with its module. Those of this pass are
             added.
@@ -312,8 +285,8 @@ def refuse_lost_gradients(
     Raises:
         ValueError: they differ by more than rounding; the message names operation and module.
     """
-    operations = {(op.func, op.path) for op in trace.ops}
-    rows = trace.memory.tensors[slot]
+    operations, slot = {(op.func, op.path) for op in trace.ops}, trace.slot_of(1)
+    rows = trace.memory.tensors[slot]  # of the nodes
     if operations <= proved or trace.random_calls or trace.random_results or not rows.numel():
         return
     wanted = None if _cuts_or_hooks(trace) else first if first is not None else own(rows)
@@ -330,7 +303,7 @@ def refuse_lost_gradients(
             return out
 
         plan = make_plan(trace, Roles(), Rules())
-        replayed = replay(plan, {slot: again[value]}, run_op=run)
+        replayed = Replay(plan, {slot: again[value]}, run_op=run)
         outputs = refs_in(trace.output)
         passed = _gradients([replayed.value(ref) for ref in outputs], again)
         types = {t.dtype for t in trace.memory.tensors if t.dtype.is_floating_point}

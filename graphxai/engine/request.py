@@ -321,5 +321,5 @@ def record_pass(request: PassRequest) -> Trace:
         if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
             raise
         return run(request.rows.detach(), graded=False)
-    refuse_lost_gradients(trace, trace.slot_of(NODES), own, proved, first)
+    refuse_lost_gradients(trace, own, proved, first)
     return trace

@@ -3,7 +3,7 @@
 `find_roles` is the entry; `roles` says what roles there are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -58,7 +58,9 @@ class _RoleFinder(FlowQueries):
         weights = [op for op in signals if self._makes_weights(op)]
         self._weights = {op.number for op in weights}
         for op in weights:
-            self._mark_attention(op)
+            for product, value in self.products_with_others(op.out):
+                self.roles.hold(product, value, "attention")
+                self.roles.attention.append(AttentionProduct(product, value, op))
             self._mark_softmax(op.out)
             self._mark_shifts(op)
         for op in signals:
@@ -71,7 +73,7 @@ class _RoleFinder(FlowQueries):
         self.roles.products |= {op.number for op in products if len(self.factors(op)) == 2}
 
     def products_with_others(
-        self, start: Iterable[int], through: Set[str], argument: int | None = None
+        self, start: int, argument: int | None = None
     ) -> Iterator[tuple[Op, int]]:
         """Yield the products, in order, in which a value made from `start` meets another signal.
 
@@ -80,18 +82,9 @@ class _RoleFinder(FlowQueries):
         Args:
             argument: if `start` is a gate, the root of what it is computed from.
         """
-        derived = set(start)
-        todo: list[int] = []
-        queued: set[int] = set()
-
-        def follow(value: int) -> None:
-            for number in self.trace.flow.uses[value]:
-                if number not in queued:
-                    queued.add(number)
-                    heappush(todo, number)
-
-        for value in tuple(derived):
-            follow(value)
+        uses, derived = self.trace.flow.uses, {start}
+        queued = set(uses[start])
+        todo = sorted(queued)  # a heap
         while todo:
             op = self.trace.ops[heappop(todo)]
             if op.name in kinds.PRODUCTS and not self._makes_other_weights(op, derived, argument):
@@ -103,12 +96,12 @@ class _RoleFinder(FlowQueries):
                 passes = bool(from_start)
             else:
                 adds_others = op.name in kinds.ADDITIONS and not self._is_sum_of(op, derived)
-                passes = op.name in through and not adds_others
-            if passes:
-                for ref in op.makes:
-                    if ref.value not in derived and self.live[ref.value]:
-                        derived.add(ref.value)
-                        follow(ref.value)
+                passes = op.name in kinds.ON_THE_WAY and not adds_others
+            for value in {r.value for r in op.makes if self.live[r.value]} if passes else ():
+                derived.add(value)
+                for number in set(uses[value]) - queued:
+                    queued.add(number)
+                    heappush(todo, number)
 
     def _is_sum_of(self, op: Op, values: set[int]) -> bool:
         """Whether all signals in an addition are among these values, or are other attention."""
@@ -178,12 +171,6 @@ class _RoleFinder(FlowQueries):
         before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES)
         return any(maker.name in kinds.LOGARITHMS for maker in before)
 
-    def _mark_attention(self, op: Op) -> None:
-        """Mark the products in which attention weights, which `op` made, multiply values."""
-        for product, value in self.products_with_others([op.out], kinds.ON_THE_WAY):
-            self.roles.hold(product, value, "attention")
-            self.roles.attention.append(AttentionProduct(product, value, op))
-
     def _mark_softmax(self, weights: int) -> None:
         """Mark the exponentials in weights, and the logarithms and inverses of their sums."""
         for op in self.makers(weights, kinds.OF_A_SUM | _OF_MULTIPLES):
@@ -210,7 +197,7 @@ class _RoleFinder(FlowQueries):
     def _mark_gate(self, op: Op) -> None:
         """Mark the products of a gate as those of an activation or of attention."""
         argument = self.root(self.live_reads(op)[0])
-        for product, value in self.products_with_others([op.out], kinds.ON_THE_WAY, argument):
+        for product, value in self.products_with_others(op.out, argument):
             others = [v for v in self.factors(product) if v != value]
             if any(self.is_of_gates(other) for other in others):
                 continue
@@ -240,39 +227,35 @@ class _RoleFinder(FlowQueries):
         Returns whether `op` is such a quotient.
         """
         for above, below in self.pairs(op):
-            if by_channel := self._divided_by_a_channel(above, below):
-                self._mark_divided_by_a_channel(op, above, below, by_channel)
-                return True
-            products = self._divided_at_the_end(above, below)
+            products, share = self._divided_by_a_channel(above, below), 1.0  # w has half already
+            if not products:
+                products, share = self._divided_at_the_end(above, below), 1 / 2
             for product in [] if products else self.products_behind(below):
                 products = products or self._linear_attention(above, product)
-            for product, weights in products or ():
+            if not products:
+                continue
+            self.roles.hold(op, below, "attention")
+            self.roles.shares[op.number] = {above: 1, below: share}
+            self._mark_softmax(below)
+            for product, weights in products:
                 self.roles.hold(product, weights, "attention")
-            if products:
-                self.roles.hold(op, below, "attention")
-                self.roles.shares[op.number] = {above: 1, below: 1 / 2}
-                self._mark_softmax(below)
-                if len(products) == 1:  # the trace has the matrix
-                    self._mark_softmax(products[0][1])
-                    self.roles.attention.append(AttentionProduct(*products[0], op, below))
-                else:
-                    self._share_as_with_matrix(*products)
-                return True
+            if len(products) == 1:  # the trace has the matrix
+                self._mark_softmax(products[0][1])
+                self.roles.attention.append(AttentionProduct(*products[0], op, below))
+            else:  # the values in q (k^T v) get half, and q and k a quarter each, as in (q k^T) v
+                for (product, query_or_key), part in zip(products, (1 / 4, 1 / 3), strict=True):
+                    shares = dict.fromkeys(self.factors(product), 1 - part)
+                    self.roles.shares[product.number] = shares | {query_or_key: part}
+            return True
         return False
 
-    def _share_as_with_matrix(self, outer: tuple[Op, int], inner: tuple[Op, int]) -> None:
-        """Let the values in `q (k^T v)` get half, and q and k a quarter each, as in `(q k^T) v`."""
-        for (product, query_or_key), share in ((outer, 1 / 4), (inner, 1 / 3)):
-            shares = dict.fromkeys(self.factors(product), 1 - share)
-            self.roles.shares[product.number] = shares | {query_or_key: share}
-
-    def _divided_at_the_end(self, above: int, below: int) -> list[tuple[Op, int]] | None:
+    def _divided_at_the_end(self, above: int, below: int) -> list[tuple[Op, int]]:
         """Return the product `w v` and its weights, if `below` is the sum of these weights."""
         for product in self.products_behind(above):
             weights = self.are_summed_in(below, self.factors(product))
             if weights is not None:
                 return [(product, weights)]
-        return None
+        return []
 
     def _divided_by_a_channel(self, above: int, below: int) -> list[tuple[Op, int]]:
         """Return `w [v, 1]` and its weights, if its channel of ones is what v is divided by.
@@ -292,21 +275,7 @@ class _RoleFinder(FlowQueries):
                             return [(product, weights), (inner, key)]
         return []
 
-    def _mark_divided_by_a_channel(
-        self, op: Op, above: int, below: int, products: list[tuple[Op, int]]
-    ) -> None:
-        """Mark attention that is divided by its channel of ones."""
-        self.roles.hold(op, below, "attention")
-        self.roles.shares[op.number] = {above: 1, below: 1}  # the product halves what w gets
-        for product, weights in products:
-            self.roles.hold(product, weights, "attention")
-        if len(products) == 1:
-            self._mark_softmax(products[0][1])
-            self.roles.attention.append(AttentionProduct(*products[0], op, below))
-        else:
-            self._share_as_with_matrix(*products)
-
-    def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]] | None:
+    def _linear_attention(self, above: int, below: Op) -> list[tuple[Op, int]]:
         """Return the products `q (k^T v)` and `k^T v`, with q and k, if `below` is `q sum(k)`.
 
         If the trace has the matrix, return the product `(q k^T) v` with the matrix.
@@ -338,7 +307,7 @@ class _RoleFinder(FlowQueries):
                             return [(outer, query), (inner, key)]
                         if are_query_and_key(other, key):
                             return [(outer, rest)]
-        return None
+        return []
 
     # -- factors of the signal itself ----------------------------------------------------------
 
@@ -347,21 +316,19 @@ class _RoleFinder(FlowQueries):
 
         Returns whether the product has such a factor.
         """
-        factors: tuple[tuple[Rule, Callable[[int, int], bool]], ...] = (
+        factors: list[tuple[Rule, Callable[[int, int], bool]]] = [
             ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
-        )  # fmt: skip
+        ]  # fmt: skip
+        if op.name == "div":
+            factors.append(("activation", self._are_of_one_signal))
         for rule, fits in factors:
             for x, factor in self.pairs(op):
                 if fits(factor, x):
                     self.roles.hold(op, factor, rule)
                     return True
-        for above, below in self.pairs(op) if op.name == "div" else ():
-            if self._are_of_one_signal(above, below):
-                self.roles.hold(op, below, "activation")
-                return True
         return False
 
-    def _are_of_one_signal(self, above: int, below: int) -> bool:
+    def _are_of_one_signal(self, below: int, above: int) -> bool:
         """Whether both parts of a quotient are made of one signal, entry by entry, as in tanh."""
         signals = set()
         for part in (above, below):

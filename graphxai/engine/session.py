@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,19 +21,15 @@ from torch.nn.modules.module import (
 from torch.utils._pytree import tree_flatten
 
 from graphxai.contract.model import NoAttentionError
-from graphxai.engine.attention.node_ids import reads_class_token
 from graphxai.engine.attention.passes import annotate, annotated_trace, replay_reading_attention
-from graphxai.engine.attention.reading import NodeAttention, attention_between_nodes
 from graphxai.engine.autograd_graph import Opaque
 from graphxai.engine.fused import all_modules, shared_block, uncompiled
-from graphxai.engine.hooked_pass import ExplainedPass, pass_by_hooks
+from graphxai.engine.hooked_pass import pass_by_hooks
 from graphxai.engine.ledger import warn_of_nonlinearities, warn_of_random_numbers
 from graphxai.engine.plan import make_plan
-from graphxai.engine.positive.context import RelevancePass
-from graphxai.engine.positive.rules import make_positive_plan, run_by_positive_rules
-from graphxai.engine.recorded_pass import connected_to_nodes, explain_recorded, pass_by_recording
+from graphxai.engine.recorded_pass import connected_to_nodes, pass_by_recording
 from graphxai.engine.recording import Recording, is_recording
-from graphxai.engine.replay import replay
+from graphxai.engine.replay import Replay
 from graphxai.engine.request import NODES, NodeLayout, PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.rules import conservative as rules_of
@@ -50,13 +46,8 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
         return _pass_with_attention(request, rules, tape)
     hookable = request.reading_leaves() if memory.allows_hooks(rules) else None
     if tape is not None and hookable is not None:
-
-        def explain_by_recording(part: PassRequest, weights: Tensor) -> ExplainedPass:
-            whole = replace(request, leaves={})  # relevance of leaves follows from the same plan
-            return explain_recorded(whole if part is hookable else part, rules, weights)
-
         try:
-            outputs, tape.deferred_shares = pass_by_hooks(hookable, rules, explain_by_recording)
+            outputs, tape.deferred_shares = pass_by_hooks(hookable, rules)
             memory.note_pass("hooks", unchanged=not request.under_rules)
             return connected_to_nodes(outputs, request)
         except Opaque as why:
@@ -74,9 +65,8 @@ def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tens
     """
     annotated = annotated_trace(request)
     warn_of_random_numbers(request.name, annotated.trace)
-    slot = annotated.trace.slot_of(NODES)
     replayed = replay_reading_attention(
-        annotated, rules, slot, request.rows, request.layout, request.name
+        annotated, rules, request.rows, request.layout, request.name
     )
     if not tape.attention:
         raise NoAttentionError.of(
@@ -85,22 +75,6 @@ def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tens
             " weights that may be negative.)",
         )
     return connected_to_nodes(replayed.output(), request)
-
-
-def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor:
-    """Return the outputs (B, C) of node rows, from which relevance passes by positive rules."""
-    request.memory.note_pass("recording")
-    name, size = request.name, len(request.layout.mask)
-    trace, nodes, roles = annotated_trace(request)
-    inputs = {trace.slot_of(NODES): request.rows}
-    plan = make_positive_plan(trace, roles, state.rules, NODES)
-    attention: list[NodeAttention] = []
-    if state.reads_attention:
-        attention = attention_between_nodes(plan, nodes, size, name)
-        state.reads_class_token = reads_class_token(trace, nodes)
-    warn_of_random_numbers(name, trace)
-    outputs = run_by_positive_rules(plan, nodes, inputs, size, attention, state, name)
-    return connected_to_nodes(outputs, request)
 
 
 @contextmanager
@@ -168,14 +142,6 @@ def conservative(
 _interceptors: "Blocks[_Interceptor | None]" = Blocks("graphxai_interceptors", None)
 
 
-def _innermost_interceptor(module: nn.Module) -> "_Interceptor | None":
-    """Return the interceptor of the innermost block of this thread that acts on a module."""
-    interceptor = _interceptors.get()
-    while interceptor is not None and not interceptor.covers(module):
-        interceptor = interceptor.outer
-    return interceptor
-
-
 class _Interceptor:
     """Records each call of a model, or of a part of it, and replays it under the rules."""
 
@@ -190,10 +156,6 @@ class _Interceptor:
         self._warned: set[str] = set()
         self._module_rules = ExitStack()
 
-    def covers(self, module: nn.Module) -> bool:
-        """Whether the block acts on this module, or on a model that it is a part of."""
-        return id(module) in self._parts
-
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Start to record, if this is the outermost call."""
         in_this_thread = threading.get_ident() == self._thread
@@ -202,7 +164,10 @@ class _Interceptor:
         if self._recording is not None:
             self._recording.enter(module)
             return
-        if is_recording() or self is not _innermost_interceptor(module):
+        inner = _interceptors.get()
+        while inner is not None and id(module) not in inner._parts:
+            inner = inner.outer
+        if is_recording() or inner is not self:
             return
         floats = [t for t in tree_flatten(args)[0] if isinstance(t, Tensor)]
         floats = [t for t in floats if t.is_floating_point() and not isinstance(t, nn.Parameter)]
@@ -236,17 +201,16 @@ class _Interceptor:
         name, tape = type(self._model).__name__, current_tape()
         warn_of_random_numbers(name, trace)
         if tape is not None and not tape.with_biases and trace.inputs:
-            slot = next(iter(trace.inputs))
-            rows = trace.memory.tensors[slot]
+            rows = trace.memory.tensors[trace.slot_of(NODES)]
             layout = self._layout or _layout_of_input(rows)
-            annotated = annotate(trace, slot, rows, layout)
+            annotated = annotate(trace, rows, layout)
             replayed = replay_reading_attention(
-                annotated, current_rules(), slot, rows, layout, name, self._warned, True
+                annotated, current_rules(), rows, layout, name, self._warned, True
             )
             return replayed.output()
         plan = make_plan(trace, find_roles(trace), current_rules())
         warn_of_nonlinearities(name, plan, self._warned)
-        return replay(plan, {slot: trace.memory.tensors[slot] for slot in trace.inputs}).output()
+        return Replay(plan, {slot: trace.memory.tensors[slot] for slot in trace.inputs}).output()
 
     def end(self) -> None:
         """Stop recording, in case a call is still running."""
@@ -266,14 +230,10 @@ def _layout_of_input(rows: Tensor) -> NodeLayout:
 # -- modules that compute by a rule ----------------------------------------------------------------
 
 
-class _RuleInForce(NamedTuple):
-    """A rule, and the set to which it is added when a module computes by it."""
-
-    rule: ModuleRule
-    acted: set[ModuleRule]
-
-
-_in_force: Blocks[Mapping[nn.Module, _RuleInForce]] = Blocks("graphxai_module_rules", {})
+# by module a rule, and the set to which it is added when the module computes by it
+_in_force: Blocks[Mapping[nn.Module, tuple[ModuleRule, set[ModuleRule]]]] = Blocks(
+    "graphxai_module_rules", {}
+)
 
 
 @contextmanager
@@ -291,7 +251,7 @@ def computing_by_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> Iterato
     with ExitStack() as blocks:
         for part in ruled:
             blocks.enter_context(shared_block(("forward", id(part)), partial(_asking_first, part)))
-        in_force = {part: _RuleInForce(rule, acted) for part, rule in ruled.items()}
+        in_force = {part: (rule, acted) for part, rule in ruled.items()}
         blocks.enter_context(_in_force.block({**_in_force.get(), **in_force}))
         yield acted
 
@@ -311,13 +271,13 @@ def _asking_first(module: nn.Module) -> Callable[[], None]:
 
     @wraps(forward)
     def ruled_forward(*args: Any, **kwargs: Any) -> Any:
-        in_force = _in_force.get().get(module)
-        if in_force is None:
+        others = dict(_in_force.get())
+        if (in_force := others.pop(module, None)) is None:
             return forward(*args, **kwargs)
-        in_force.acted.add(in_force.rule)
-        others = {part: rule for part, rule in _in_force.get().items() if part is not module}
+        rule, acted = in_force
+        acted.add(rule)
         with _in_force.block(others):  # the rule may call the module
-            return _call_by_rule(in_force.rule, module, forward, args, kwargs)
+            return _call_by_rule(rule, module, forward, args, kwargs)
 
     def undo() -> None:
         if of_class:

@@ -18,7 +18,7 @@ from graphxai.engine.attention.passes import layer_inputs
 from graphxai.rules.conservative import record
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row
-from .base import Attribution, Explainer, scored
+from .base import Attribution, Explainer, gradients, scored
 from .layers import Layers, layers_of
 from .registry import register
 from .traits import Traits
@@ -100,10 +100,7 @@ class AttCat(Explainer):
                 "att_cat needs the token rows that enter each attention module; in this model no"
                 " module with attention receives one row per node."
             )
-        gradients = torch.autograd.grad(
-            resolved(outputs).sum(), entering, allow_unused=True, materialize_grads=True
-        )
-        pairs = zip(entering, gradients, strict=True)
+        pairs = zip(entering, gradients(resolved(outputs), entering), strict=True)
         shares = [(h * gradient).sum(-1) for h, gradient in pairs]
         if others:
             shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]

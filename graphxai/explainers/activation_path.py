@@ -30,7 +30,7 @@ from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import conservative
 
-from .base import Attribution, Explainer, scored
+from .base import Attribution, Explainer, gradients, scored
 from .gradient import Lrp
 from .passes import run_pass, structural_bias
 from .registry import register
@@ -125,9 +125,7 @@ def _lrp(
     with conservative(activation="ratio"):
         outputs = model.encode(tokens, batch, keep)
     resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
-    (gradient,) = torch.autograd.grad(
-        resolved(outputs).sum(), tokens, allow_unused=True, materialize_grads=True
-    )
+    (gradient,) = gradients(resolved(outputs), [tokens])
     return outputs, resolved, (tokens * gradient).sum(-1).detach()
 
 

@@ -20,7 +20,7 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.rules.conservative import record
 
-from .base import Attribution, Explainer, scored
+from .base import Attribution, Explainer, gradients, scored
 from .layers import Attended, Layers, layers_of, pass_with_gradients
 from .registry import register
 from .traits import Traits
@@ -186,13 +186,11 @@ def attention_gradients(
         tokens = model.embed(batch).detach().requires_grad_()
         outputs = model.encode(tokens, batch)
     resolved = target.resolve(model.config, outputs)
-    gradients = torch.autograd.grad(
-        resolved(outputs).sum(), tape.attention, allow_unused=True, materialize_grads=True
-    )
+    arriving = gradients(resolved(outputs), tape.attention)
     attention = [weights.detach() for weights in tape.attention]
     original = model if copy_of is None else copy_of
     layers = layers_of(original, tape, lambda: (outputs, tape.attention))
-    return TracedAttention(layers.of(attention), layers.of(gradients), outputs, resolved, layers)
+    return TracedAttention(layers.of(attention), layers.of(arriving), outputs, resolved, layers)
 
 
 def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> list[Tensor]:

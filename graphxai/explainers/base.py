@@ -21,13 +21,17 @@ from .wrapped import (
     check_gradients,
     checked_outputs,
     further_inputs,
-    members_of,
     noticing_random_numbers,
     passes_of,
     refuse_untraceable,
     sharing_forward_passes,
     with_leaves,
 )
+
+
+def gradients(f: Tensor, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the gradients of the sum of f (B,) at tensors, zeros where none arrives."""
+    return torch.autograd.grad(f.sum(), wanted, allow_unused=True, materialize_grads=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +131,8 @@ class Explainer(ABC):
         traits = self.traits
         wanted = Target.of(target)
         further = further_inputs(wrt, self.title, traits.explains_other_inputs)
-        if members_of(model):
+        if members := getattr(model, "members", ()):
             outputs, decided = decided_by(model, batch, wanted)  # on which the members agree
-            members = members_of(model)
             return _averaged([self.attribute(m, batch, decided, wrt) for m in members], outputs)
         if hasattr(model, "summands"):
             return self._of_sum(model, batch, wanted, wrt)
@@ -271,44 +274,30 @@ def decided_by(model: Any, batch: GraphBatch, wanted: Target) -> tuple[Tensor, D
 def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
     """Average the members' attributions, with their standard deviation as the spread."""
 
-    def mean(name: str) -> Any:
-        values = [getattr(attribution, name) for attribution in attributions]
+    def mean(values: Sequence[Any]) -> Any:
         if values[0] is None:
             return None
+        if isinstance(values[0], list):  # a tensor for each graph
+            return [mean(parts) for parts in zip(*values, strict=True)]
         if isinstance(values[0], dict):
             some = {name: value for share in values for name, value in share.items()}
             return {  # a member without a name has zero
-                name: torch.stack([of.get(name, torch.zeros_like(value)) for of in values]).mean(0)
+                name: mean([of[name] if name in of else torch.zeros_like(value) for of in values])
                 for name, value in some.items()
             }
-        return torch.stack(values).mean(0)
+        return torch.stack(list(values)).mean(0)
 
-    names = ("relevance", "features", "graph_token", "biases", "output", "average_node", "curve")
+    numbers = ("relevance", "features", "graph_token", "biases", "output", "average_node", "curve")
+    names = (*numbers, "structure", "remainders", "others", "inputs")
     members = torch.stack([attribution.relevance for attribution in attributions])  # (K, B, N)
     return Attribution(
-        **{name: mean(name) for name in (*names, "structure", "remainders", "others")},
+        **{name: mean([getattr(each, name) for each in attributions]) for name in names},
         outputs=outputs,
         labels=attributions[0].labels,
         mask=attributions[0].mask,
         members=members,
         spread=members.std(0) if len(attributions) > 1 else None,
-        inputs=_mean_of_inputs([attribution.inputs for attribution in attributions]),
     )
-
-
-def _mean_of_inputs(
-    members: Sequence[dict[str, list[Tensor]] | None],
-) -> dict[str, list[Tensor]] | None:
-    """Average the relevance of further inputs, with one tensor for each graph, over the members."""
-    explained = [inputs for inputs in members if inputs is not None]
-    if not explained:
-        return None
-    return {
-        name: [
-            torch.stack(parts).mean(0) for parts in zip(*(i[name] for i in explained), strict=True)
-        ]
-        for name in explained[0]
-    }
 
 
 def scored(

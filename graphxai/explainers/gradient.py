@@ -28,7 +28,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.remainders import PassWithGradient
 
-from .base import Attribution, Explainer, scored
+from .base import Attribution, Explainer, gradients, scored
 from .control import generator_of_graph
 from .passes import encode, encode_variants, in_passes, nan_unless_finite, run_pass, structural_bias
 from .registry import register
@@ -202,9 +202,7 @@ class Saliency(Explainer):
         outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
         leaves = leaves_of(batch)
-        gradient, *further = torch.autograd.grad(
-            resolved(outputs).sum(), [tokens, *leaves.values()], materialize_grads=True
-        )
+        gradient, *further = gradients(resolved(outputs), [tokens, *leaves.values()])
         lengths = {
             name: g.flatten(1).norm(dim=-1) if g.dim() > 1 else g.abs()  # of each row (rows, ...)
             for name, g in zip(leaves, further, strict=True)
@@ -259,8 +257,8 @@ class SmoothGrad(Explainer):
             copies = [self._noisy(tokens, batch, generators) for _ in range(part.start, part.stop)]
             noisy = torch.stack(copies).requires_grad_()  # (K, B, T, D)
             f = resolved(encode_variants(model, noisy, batch, bias=bias))
-            (gradients,) = torch.autograd.grad(f.sum(), noisy, materialize_grads=True)
-            gradient += gradients.sum(0) / self.samples + nan_unless_finite(f)[:, None, None]
+            (of_copies,) = gradients(f, [noisy])
+            gradient += of_copies.sum(0) / self.samples + nan_unless_finite(f)[:, None, None]
         return scored(gradient.norm(dim=-1), batch, outputs, resolved)
 
     def _noisy(
@@ -326,10 +324,8 @@ class IntegratedGradients(Explainer):
             on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
             at, scaled = scaled_leaves(batch, points[part])
             f = resolved(encode_variants(model, on_path, at, bias=bias))
-            gradients, *others = torch.autograd.grad(
-                f.sum(), [on_path, *scaled.values()], materialize_grads=True
-            )
-            gradient += (weights[part, None, None, None] * gradients).sum(0)
+            at_points, *others = gradients(f, [on_path, *scaled.values()])
+            gradient += (weights[part, None, None, None] * at_points).sum(0)
             gradient += nan_unless_finite(f)[:, None, None]
             for name, g in zip(scaled, others, strict=True):
                 further[name] += torch.einsum("k...,k->...", g, weights[part].to(g))

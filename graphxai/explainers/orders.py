@@ -191,16 +191,6 @@ class PathScores(NamedTuple):
     spread: Tensor
 
 
-def two_sided(run: PresencePass, value: ValueOfOutputs, rounds: int) -> PathScores:
-    """Score the nodes of a batch by their marginals at coalitions of their own order.
-
-    Args:
-        rounds: the number of prefixes to measure, and also that of complements.
-    """
-    marginals = measuring(run, value)
-    return from_both_ends(marginals, first_order(marginals, run.mask).scores, run.mask, rounds)
-
-
 def from_both_ends(measure: Measure, start: Tensor, mask: Tensor, rounds: int) -> PathScores:
     """Add the marginals at prefixes of the order, and at their complements, to the first scores.
 

@@ -39,7 +39,7 @@ from graphxai.engine.request import OneGraphAtATime
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import Rules, conservative, record
 
-from .base import Explainer, decided_by
+from .base import Explainer, decided_by, gradients
 from .gradient import GradientInput, Lrp
 
 
@@ -77,12 +77,10 @@ def pair_relevance(
                 torch.cat([F.pad(heads, (0, most - heads.shape[-1])) for _, heads in alone]),
             )
         f = Target.of(target).resolve(model.config, outputs)(outputs)
-        gradients = torch.autograd.grad(
-            f.sum(), tape.attention, allow_unused=True, materialize_grads=True
-        )
+        arriving = gradients(f, tape.attention)
     most = max((attention.shape[1] for attention in tape.attention), default=0)
     layers, of_heads = [], []
-    for attention, gradient in zip(tape.attention, gradients, strict=True):
+    for attention, gradient in zip(tape.attention, arriving, strict=True):
         share = attention.detach() * gradient  # (B, H, Q, T)
         layers.append(F.pad(share.sum(1), (0, 0, 0, size - share.shape[2])))
         of_heads.append(F.pad(share.sum((2, 3)), (0, most - share.shape[1])))
@@ -130,8 +128,8 @@ def walk_relevance(
         outputs = model.encode(tokens, batch)
         states = tape.hidden[num_layers]  # (B, T, D)
         f = Target.of(target).resolve(model.config, outputs)(outputs)
-        (gradients,) = torch.autograd.grad(f.sum(), states, retain_graph=True)
-        parts = (states * gradients).sum(-1)  # (B, T)
+        (gradient,) = torch.autograd.grad(f.sum(), states, retain_graph=True)
+        parts = (states * gradient).sum(-1)  # (B, T)
         rows = [
             torch.autograd.grad(part.sum(), tokens, retain_graph=True)[0]
             for part in parts.unbind(1)

@@ -33,22 +33,10 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 from graphxai.runtime.notices import warn
 
+from . import orders
 from .activation_path import LrpPath
-from .base import Attribution, Explainer, scored
+from .base import Attribution, Explainer, gradients, scored
 from .gradient import Lrp
-from .orders import (
-    GOLDEN,
-    Measure,
-    PathScores,
-    each_once,
-    first_nodes,
-    from_both_ends,
-    in_order,
-    mean_and_error,
-    mean_size,
-    relative,
-    two_sided,
-)
 from .registry import register
 from .traits import Traits
 
@@ -112,7 +100,7 @@ class PathMarginals(Explainer):
         if self.values == "marginals":
             return attribution
         whole = Lrp()._attribute(model, batch, target)
-        nodes = in_order(whole.relevance, attribution.relevance, batch.mask)
+        nodes = orders.in_order(whole.relevance, attribution.relevance, batch.mask)
         return replace(whole, relevance=nodes, features=None)
 
     def _by_presence(
@@ -127,7 +115,9 @@ class PathMarginals(Explainer):
         try:
             run = presence_pass(model, batch, model.embed(batch))
             resolved = target.resolve(model.config, run.whole)
-            scores, spread = two_sided(run, resolved.log_odds, self.rounds // 2 - 1)
+            measure = orders.measuring(run, resolved.log_odds)
+            start = orders.first_order(measure, run.mask).scores
+            scores, spread = orders.from_both_ends(measure, start, run.mask, self.rounds // 2 - 1)
         except NotGated as reason:
             warn(
                 f"{reason}; path_marginals measures attention alone, and LRP the rest.",
@@ -136,7 +126,7 @@ class PathMarginals(Explainer):
             return None
         if bool(alone.any()):  # a node that is alone in its graph has no marginal
             path = LrpPath()._attribute(model, batch, target)
-            of_path = relative(path.graph_token, path.relevance, batch.mask)
+            of_path = orders.relative(path.graph_token, path.relevance, batch.mask)
             scores = torch.where(alone[:, None], of_path, scores)
         return scored(scores, batch, run.whole, resolved, spread=spread)
 
@@ -146,7 +136,7 @@ class PathMarginals(Explainer):
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
         tokens = model.embed(batch).detach()
-        start = relative(path.graph_token, path.relevance, batch.mask)
+        start = orders.relative(path.graph_token, path.relevance, batch.mask)
         if not bool(start[:, 1:].any()):  # the model ignores its nodes, and may have no attention
             return scored(
                 start, batch, path.outputs, resolved, spread=torch.zeros_like(start[:, 1:])
@@ -156,19 +146,19 @@ class PathMarginals(Explainer):
         if is_graphormer := isinstance(model, Graphormer):
             bias = model.bias(batch).detach()
             both_at = partial(value_and_marginals, model, batch, tokens, bias, value)
-            measure: Measure = lambda present: both_at(present)[1]  # noqa: E731
+            measure: orders.Measure = lambda present: both_at(present)[1]  # noqa: E731
         else:
             measure = partial(marginals_of_present, model, batch, tokens, value)
-        once = each_once(measure, batch.mask)
+        once = orders.each_once(measure, batch.mask)
         if both:
-            scores, spread = from_both_ends(once, 2 * start, batch.mask, self.rounds // 2)
+            scores, spread = orders.from_both_ends(once, 2 * start, batch.mask, self.rounds // 2)
         else:
             scores, spread = self._from_first(once, start, batch, absent=is_graphormer)
         return scored(scores, batch, path.outputs, resolved, spread=spread)
 
     def _from_first(
-        self, measure: Measure, start: Tensor, batch: GraphBatch, *, absent: bool
-    ) -> PathScores:
+        self, measure: orders.Measure, start: Tensor, batch: GraphBatch, *, absent: bool
+    ) -> orders.PathScores:
         """Add the marginals at the first nodes of the order to the scores that it starts from.
 
         `absent` says whether absent nodes have marginals too.
@@ -177,13 +167,13 @@ class PathMarginals(Explainer):
         samples, measured_nodes = [], []
         for k in range(self.rounds):
             # If only present nodes get marginals, all nodes are present in the first round.
-            share = (0.5 + GOLDEN * k) % 1 if absent or k else 1.0
-            present = first_nodes(scores, batch.mask, share)
+            share = (0.5 + orders.GOLDEN * k) % 1 if absent or k else 1.0
+            present = orders.first_nodes(scores, batch.mask, share)
             samples.append(measure(present))
             measured_nodes.append(batch.mask if absent else present)
-            mean, error = mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
-            scores = start + relative(token, mean, batch.mask)
-        return PathScores(scores, error / mean_size(mean, batch.mask))
+            mean, error = orders.mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
+            scores = start + orders.relative(token, mean, batch.mask)
+        return orders.PathScores(scores, error / orders.mean_size(mean, batch.mask))
 
 
 def value_and_marginals(
@@ -207,14 +197,12 @@ def through_attention(
     attention: list[Tensor], outputs: Tensor, value: ValueOfOutputs, presence: Tensor
 ) -> Tensor:
     """Sum the marginals (B, T) of a value of the outputs over all recorded attention of a pass."""
-    gradients = torch.autograd.grad(
-        value(outputs).sum(), attention, allow_unused=True, materialize_grads=True
-    )
+    arriving = gradients(value(outputs), attention)
     # under autocast attention has few digits, but 1 - A needs them
     wide = torch.promote_types(outputs.dtype, torch.float32)
     marginals_by_layer = [
         finite_marginals(weights.detach().to(wide), gradient.to(wide), presence)
-        for weights, gradient in zip(attention, gradients, strict=True)
+        for weights, gradient in zip(attention, arriving, strict=True)
     ]
     return torch.stack(marginals_by_layer).sum(0)
 

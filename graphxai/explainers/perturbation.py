@@ -19,18 +19,9 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.runtime.progress import bar_of_passes
 
+from . import orders
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
-from .orders import (
-    Choices,
-    EachLeftOut,
-    gains,
-    mean_and_error,
-    mean_size,
-    prefixes,
-    ranks,
-    relative,
-)
 from .passes import (
     Operator,
     encode,
@@ -77,7 +68,7 @@ class Removal(Explainer):
         return removed
 
     @torch.no_grad()
-    def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: Choices) -> Tensor:
+    def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: orders.Choices) -> Tensor:
         """Compute outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks."""
         tokens, bias = model.embed(batch), structural_bias(model, batch)
         if bias is not None:
@@ -116,7 +107,7 @@ class Occlusion(Removal):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         (numbers,) = self._removed(batch).any(0).nonzero(as_tuple=True)
-        keep = EachLeftOut(numbers, batch.mask)
+        keep = orders.EachLeftOut(numbers, batch.mask)
         # (1 + M, B, num_outputs)
         outputs = once_for_all_nodes(lambda: self._outputs(model, batch, keep))
         resolved = target.resolve(model.config, outputs[0])
@@ -161,15 +152,15 @@ class OrderMarginals(Removal):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         first = self._first._attribute(model, batch, target)
         resolved = target.resolve(model.config, first.outputs)
-        start = scores = relative(first.graph_token, first.relevance, batch.mask)
+        start = scores = orders.relative(first.graph_token, first.relevance, batch.mask)
         samples: list[Tensor] = []
         for _ in range(self.rounds):
-            outputs = self._outputs(model, batch, prefixes(ranks(scores, batch.mask)))
-            samples.append(gains(resolved.log_odds(outputs), scores, batch.mask))
+            outputs = self._outputs(model, batch, orders.prefixes(orders.ranks(scores, batch.mask)))
+            samples.append(orders.gains(resolved.log_odds(outputs), scores, batch.mask))
             valid = batch.mask.expand(len(samples), -1, -1)
-            mean, error = mean_and_error(torch.stack(samples), valid)
-            scores = start + relative(torch.zeros_like(first.output), mean, batch.mask)
-        spread = error / mean_size(mean, batch.mask) if self.rounds > 1 else None
+            mean, error = orders.mean_and_error(torch.stack(samples), valid)
+            scores = start + orders.relative(torch.zeros_like(first.output), mean, batch.mask)
+        spread = error / orders.mean_size(mean, batch.mask) if self.rounds > 1 else None
         return scored(scores, batch, first.outputs, resolved, spread=spread)
 
 

@@ -26,14 +26,14 @@ from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.engine.attention.passes import cached, cached_passes, weight_versions
 from graphxai.engine.positive.context import RelevancePass, relevance_pass
+from graphxai.engine.positive.rules import pass_by_positive_rules
 from graphxai.engine.request import NodeLayout, PassRequest
-from graphxai.engine.session import pass_by_positive_rules
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
 from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
 from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row, zero_if_unread
-from .base import Attribution, Explainer, scored
+from .base import Attribution, Explainer, gradients, scored
 from .heads import FILE, HeadStatistics, count
 from .layers import layers_of, pass_with_gradients
 from .registry import register
@@ -137,14 +137,11 @@ def pass_relevance_back(
         )
         *_, last = layers
         wanted = [state.attention[k] for k in last]
-        relevance = torch.autograd.grad(explained.sum(), wanted, materialize_grads=True)
-        attention = (layers.merged(last, relevance),)
+        attention = (layers.merged(last, gradients(explained, wanted)),)
         return RelevancePassedBack(torch.zeros_like(tokens), attention, outputs.detach(), resolved)
     wanted = [tokens, *(state.attention if reads_attention else [])]
-    relevance = torch.autograd.grad(
-        explained.sum(), wanted, allow_unused=True, materialize_grads=True
-    )
-    return RelevancePassedBack(relevance[0], relevance[1:], outputs.detach(), resolved)
+    of_tokens, *of_attention = gradients(explained, wanted)
+    return RelevancePassedBack(of_tokens, tuple(of_attention), outputs.detach(), resolved)
 
 
 def _encoded(model: ExplainableModel, tokens: Tensor, batch: Any, state: RelevancePass) -> Tensor:

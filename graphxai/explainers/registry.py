@@ -59,7 +59,10 @@ def get_explainer(method: Method | None, *, model: Any = None, **options: Any) -
             raise TypeError(f"a method is a name, an explainer or a function, not {method!r}.")
         return CustomMethod(method)
     if isinstance(method, str):
-        name = _best_for(model) if method == "best" else method
+        name = method
+        if name == "best" and (name := default_method(model)) == DEFAULT_METHOD:
+            fits = model is None or REGISTRY[BEST]().applies_to(model)
+            name = BEST if fits else BEST_UNFITTED
         if name not in REGISTRY:
             raise unknown_method(method, [*REGISTRY])
         return _made(REGISTRY[name], options)
@@ -126,13 +129,6 @@ def _with_options_in_name(explainer: Explainer) -> Explainer:
     if chosen:
         copied.name = f"{explainer.name} ({', '.join(chosen)})"  # type: ignore[misc]
     return copied
-
-
-def _best_for(model: Any) -> str:
-    """Return what the name "best" means for a model, or if it is None, for most bundled ones."""
-    if default_method(model) != DEFAULT_METHOD:
-        return default_method(model)
-    return BEST if model is None or REGISTRY[BEST]().applies_to(model) else BEST_UNFITTED
 
 
 def methods_for(model: Any) -> list[str]:

@@ -106,11 +106,6 @@ def times_leaves(batch: Any, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def members_of(model: Any) -> Sequence[Any]:
-    """Return the models of an ensemble, or nothing for a single model."""
-    return getattr(model, "members", ())
-
-
 def passes_of(model: Any, batch: Any) -> list[Any]:
     """Return the batch, or its graphs one by one if they cannot share a wrapped model's pass."""
     return model.passes(batch) if hasattr(model, "passes") else [batch]

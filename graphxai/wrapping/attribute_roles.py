@@ -186,7 +186,7 @@ def _index_role(graphs: Sequence[Data], key: str, nodes: list[int]) -> Attribute
         return None
     if key == "ptr" or not isinstance(graphs[0].__cat_dim__(key, value), int):
         return None
-    added = [_flat_numbers(g.__inc__(key, g[key])) for g in graphs]
+    added = [torch.as_tensor(g.__inc__(key, g[key])).flatten().tolist() for g in graphs]
     if not any(map(any, added)):
         return None
     # PyG takes long to count edges, so only as many graphs are asked as it takes
@@ -200,11 +200,6 @@ def _index_role(graphs: Sequence[Data], key: str, nodes: list[int]) -> Attribute
         if any(rows) and len(rows) == len(value):
             return AttributeRole(key, group, rows)
     return None
-
-
-def _flat_numbers(value: Any) -> list[Any]:
-    """Turn a number, or a tensor of numbers, into a list."""
-    return [value] if isinstance(value, int) else torch.as_tensor(value).flatten().tolist()
 
 
 def _grows_with_nodes(graph: Data, key: str) -> bool:

@@ -88,7 +88,9 @@ class WrappedBatch:
         if self.graphs is None:
             places = [np.arange(n) for n in self.num_nodes.tolist()]
             return [np.abs(place[:, None] - place) for place in places]
-        return [_path_lengths(graph) for graph in self.examples()]
+        # PyG's edges point from the node that is read to the node that reads
+        pairs = ((int(g.num_nodes or 0), _edges(g).cpu().numpy()) for g in self.examples())
+        return [shortest_paths(n, *edges)[0].T for n, edges in pairs]
 
     def examples(self) -> list[Data]:
         """Return the graphs one by one on the batch's device, as PyG cannot split sparse ones."""
@@ -153,8 +155,11 @@ class WrappedBatch:
             opened = collate_graphs([_opened(graph, sparse) for graph in self.examples()])
             plain = replace(self, graphs=opened.graphs, singles=opened.singles)
             return plain.with_leaves(names, codes)
-        leaves = {name: self._leaf(graphs[name]) for name in names}
-        real = {name: leaf for name, leaf in leaves.items() if is_real(graphs[name])}
+        real = {n: graphs[n].detach().clone() for n in names if is_real(graphs[n])}
+        ones = {n: self.x.new_ones(len(graphs[n])).float() for n in names if n not in real}
+        leaves = {n: real[n] if n in real else ones[n] for n in names}
+        for leaf in leaves.values():
+            leaf.requires_grad_()
         return replace(self.with_values(real), leaves=leaves)
 
     def with_edge_gates(self) -> "WrappedBatch":
@@ -169,11 +174,6 @@ class WrappedBatch:
             graph[EDGE_GATES] = graph.x.new_zeros(graph.edge_index.shape[1], dtype=torch.float)
         batch = collate_graphs(gated, self.mask.shape[1])
         return replace(self, graphs=batch.graphs, singles=batch.singles)
-
-    def _leaf(self, values: Tensor) -> Tensor:
-        real = is_real(values)
-        leaf = values.detach().clone() if real else self.x.new_ones(len(values)).float()
-        return leaf.requires_grad_()
 
     def with_values(self, values: Mapping[str, Tensor]) -> "WrappedBatch":
         """Replace the values of some attributes by others of the same shapes."""
@@ -292,8 +292,12 @@ def _without_nodes(graphs: list[Data], attributes: Collection[str] | None) -> li
 
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
     """Collate graphs into PyG's batch, with the positions of its nodes."""
-    counts = [int(graph.num_nodes or 0) for graph in graphs]
-    graphs = _with_common_attributes(list(map(_with_num_nodes, graphs, counts)))
+    counts, graphs = [int(g.num_nodes or 0) for g in graphs], [copy(graph) for graph in graphs]
+    common = set.intersection(*(set(graph.keys()) for graph in graphs))
+    for graph, count in zip(graphs, counts, strict=True):
+        graph.num_nodes = count  # PyG cannot infer it for an empty graph
+        for key in {*graph.keys()} - common - {"num_nodes"}:  # a batch requires the same of all
+            del graph[key]
     batch = Batch.from_data_list(graphs)
     num_nodes = torch.tensor(counts, device=batch.x.device)
     mask = _mask(num_nodes, pad_to)
@@ -330,20 +334,6 @@ def closed(graphs: Any) -> Any:
     return graphs
 
 
-def _with_common_attributes(graphs: list[Data]) -> list[Data]:
-    """Keep only the attributes that all graphs have, as a batch requires."""
-    names = [set(graph.keys()) for graph in graphs]
-    common = set.intersection(*names)
-    reduced = []
-    for graph, of_graph in zip(graphs, names, strict=True):
-        if others := of_graph - common:
-            graph = copy(graph)
-            for key in others:
-                del graph[key]
-        reduced.append(graph)
-    return reduced
-
-
 def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> WrappedBatch:
     """Pad rows of tokens (N, ...) with zeros, or stack other inputs such as images."""
     values = [row["dense"] for row in rows]
@@ -356,12 +346,6 @@ def collate_tokens(rows: list[Data], pad_to: int | None, graph_token: bool) -> W
     longest = mask.shape[1] + first
     dense = torch.stack([F.pad(v, (0, 0) * (v.dim() - 1) + (0, longest - len(v))) for v in values])
     return WrappedBatch(mask, dense[:, first:], num_nodes, None, dense, graph_token)
-
-
-def _path_lengths(graph: Data) -> IntArray:
-    edges = _edges(graph)
-    distances, _ = shortest_paths(int(graph.num_nodes or 0), *edges.cpu().numpy())
-    return distances.T  # PyG's edges point from the node that is read to the node that reads
 
 
 def as_tokens(rows: Tensor, batch: WrappedBatch, embedding: str) -> Tensor:
@@ -409,10 +393,3 @@ def _edges(graph: Data) -> Tensor:
 def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
     n = max(int(num_nodes.max()), pad_to or 0)
     return torch.arange(n, device=num_nodes.device) < num_nodes[:, None]
-
-
-def _with_num_nodes(graph: Data, count: int) -> Data:
-    """Set `num_nodes`, because PyG cannot infer it for an empty graph."""
-    copied = copy(graph)
-    copied.num_nodes = count
-    return copied

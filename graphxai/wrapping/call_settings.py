@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -131,16 +130,11 @@ class CallSettings:
             return
         with ExitStack() as stack:
             for name in self.embedding:
-                call = partial(_call_hook, hook, name)
-                handle = module_named(module, name).register_forward_hook(call)
+                part = module_named(module, name)
+                handle = part.register_forward_hook(lambda m, args, out, n=name: hook(n, args, out))
                 stack.callback(handle.remove)
             stack.enter_context(uncompiled(module))
             yield
-
-
-def _call_hook(hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """Call a hook with the name of its module."""
-    return hook(name, args, output)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ class _EdgeNumbers(FollowedEntries):
 
     def _cells_after(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         cells = super()._cells_after(name, func, args, kwargs, out)
-        if cells is None and name in MOVES:  # the ends may be looked up in a table of nodes
-            known = (self.cells_of(arg) for arg in args)
+        if cells is None:  # ends may be looked up in a table of nodes, or changed where they are
+            known = map(self.cells_of, args if name in MOVES else (out,))
             fits = (c for c in known if c is not None and c.shape == getattr(out, "shape", None))
             cells = next(fits, None)
         return cells

@@ -15,7 +15,7 @@ from torch import Tensor
 from graphxai.contract.target import ValueOfOutputs
 from graphxai.engine.attention.node_ids import EntryIds
 from graphxai.engine.attention.passes import ids_of_rows
-from graphxai.engine.presence.functions import track_structure
+from graphxai.engine.presence.functions import StructureTracker
 from graphxai.engine.presence.run import PresencePlan, plan_presence
 from graphxai.engine.request import record_pass
 from graphxai.engine.trace import Trace, refs_in
@@ -132,7 +132,7 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     others = _ids_of_others(trace, request, batch)
     layout = request.layout
     ids = ids_of_rows(layout, request.rows)
-    nodes = track_structure(trace, trace.slot_of(1), ids, layout.tokens, others)
+    nodes = StructureTracker(trace, ids, layout.tokens, others).nodes
     plan = plan_presence(trace, nodes, len(layout.mask) * layout.tokens, tokens.dtype)
     name = type(model.module).__name__
     if not plan.gates:
@@ -171,16 +171,14 @@ def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds
     of_rows = ids_of_rows(request.layout, request.rows)[:, 0]  # (n,)
     roles, _ = roles_and_doubts(batch.examples())
     slots = {bit: slot for slot, bit in trace.inputs.items()}
-    names = {name: 1 << k for k, name in enumerate(request.others, start=1)}
     ids: dict[int, EntryIds] = {}
-    for name, value in request.others.items():
-        slot = slots.get(names[name])
+    for bit, name in request.names.items():
         role = AttributeRole(NODES) if name == "batch" else roles.get(name)
-        if slot is None or role is None:
+        if bit not in slots or role is None:
             continue
-        entries = _ids_of(value, role, batch.graphs, of_rows)
+        entries = _ids_of(request.others[name], role, batch.graphs, of_rows)
         if entries is not None:
-            ids[slot] = entries
+            ids[slots[bit]] = entries
     return ids
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from graphxai.engine.fused import are_ties_as_computed
+from graphxai.engine.fused import ties_as_computed
 from graphxai.runtime.notices import warn
 
 ROUNDING = 32  # units in the last place by which equal nodes may differ in single and double
@@ -58,7 +58,7 @@ _without_choices: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 @contextmanager
 def shared_ties(module: nn.Module) -> Iterator[None]:
     """Within a pass of a module, let ties share their gradient, or warn of them."""
-    if not torch.is_grad_enabled() or (are_ties_as_computed() and module in _without_choices):
+    if not torch.is_grad_enabled() or (ties_as_computed.get() and module in _without_choices):
         yield
         return
     with (mode := _TieMode(type(module).__name__)):

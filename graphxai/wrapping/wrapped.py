@@ -14,17 +14,9 @@ from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.engine.attention.reading import GraphsNeedOwnPass
 from graphxai.engine.positive.context import current_relevance
-from graphxai.engine.request import (
-    OneGraphAtATime,
-    PassMemory,
-    PassRequest,
-    Tier,
-)
-from graphxai.engine.session import (
-    pass_by_conservative_rules,
-    pass_by_positive_rules,
-    with_module_rules,
-)
+from graphxai.engine.positive.rules import pass_by_positive_rules
+from graphxai.engine.request import OneGraphAtATime, PassMemory, PassRequest, Tier
+from graphxai.engine.session import pass_by_conservative_rules, with_module_rules
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from graphxai.engine.plan import Roles, make_plan
-from graphxai.engine.replay import replay
+from graphxai.engine.replay import Replay
 from graphxai.engine.request import NodeLayout, PassMemory, PassRequest, record_pass
 from graphxai.engine.trace import Trace
 from graphxai.rules.conservative import Rules
@@ -72,7 +72,7 @@ def gradient_of_the_list(module, rows):
     request = PassRequest(module, module, rows, NodeLayout.of(torch.ones(1, N, dtype=torch.bool)))
     trace: Trace = record_pass(request)
     leaf = rows.clone().requires_grad_()
-    out = replay(make_plan(trace, Roles(), Rules()), {trace.slot_of(1): leaf}).output()
+    out = Replay(make_plan(trace, Roles(), Rules()), {trace.slot_of(1): leaf}).output()
     if not out.requires_grad:
         return torch.zeros_like(rows)
     return torch.autograd.grad((out * weights(out)).sum(), leaf)[0]

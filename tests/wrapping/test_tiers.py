@@ -23,7 +23,7 @@ from graphxai.engine.hooked_plan import hooks_of, install_hooks
 from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS, Operation, operation
 from graphxai.engine.plan import make_plan
 from graphxai.engine.recording import recording
-from graphxai.engine.replay import replay
+from graphxai.engine.replay import Replay
 from graphxai.engine.request import PassMemory, recorded_only
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import BuiltInRule
@@ -101,7 +101,7 @@ def by_replay(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> to
     plan = make_plan(trace, find_roles(trace), AFFINE)
     again = x.clone().requires_grad_()
     with conservative(**vars(AFFINE)):
-        y = replay(plan, {trace.slot_of(1): again}).output()
+        y = Replay(plan, {trace.slot_of(1): again}).output()
     return torch.autograd.grad((y * weights).sum(), again)[0]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, compressed
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, aligned, compressed
 from graphxai.engine.operations import CUTS, OF_ROWS, PLUS_PRODUCT, TURNS, WHOLE
 from graphxai.engine.plan import AttentionProduct
 from graphxai.engine.trace import Op, Ref, Trace
@@ -279,7 +279,7 @@ def _entries_with_ids(
     Returns None if there is attention to keys that are no nodes, such as a token of the model.
     """
     assert ids.key is not None
-    query, key = (_with_axes(t, weights.dim()) for t in (ids.query, ids.key))
+    query, key = (aligned(t, weights.dim()) for t in (ids.query, ids.key))
     index = torch.arange(weights.numel(), device=weights.device).view(weights.shape)
     if (split := _heads_beside_graphs(weights, query, key, size)) is not None:
         index, query, key = index.unflatten(*split), *(_split(t, *split) for t in (query, key))
@@ -346,11 +346,6 @@ def graphs_and_heads(weights: Tensor, entries: NodePairEntries) -> tuple[Tensor,
         outside.put(entries.index, part) for part in (graph, head, torch.ones_like(head))
     )
     return graph, head, inside
-
-
-def _with_axes(ids: Tensor, dims: int) -> Tensor:
-    """Add leading axes up to this number."""
-    return ids.reshape((*(1,) * (dims - ids.dim()), *ids.shape))
 
 
 def _heads_beside_graphs(

@@ -75,6 +75,11 @@ def agree(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a == NONE) | (b == NONE)).all())
 
 
+def aligned(ids: Tensor, count: int) -> Tensor:
+    """Add leading axes, as broadcasting does, up to this number of axes."""
+    return ids[(None,) * (count - ids.dim())]
+
+
 def compressed(ids: Tensor) -> Tensor:
     """Shorten to length one the axes on which all entries have the same id."""
     for axis in reversed(range(ids.dim())):
@@ -116,11 +121,12 @@ def with_class_token(ids: EntryIds, values: Tensor, nodes: NodeIds) -> EntryIds:
     for axis in range(query.dim() - 1):  # the last axis has the channels of a row
         if query.shape[axis] <= nodes.largest:
             continue
-        slot = _only_slot_without_nodes(absent, axis)
-        graphs = None if slot is None else _graphs_along(query, axis, nodes)
-        if slot is None or graphs is None or not values.select(axis, slot).any():
+        others = [a for a in range(absent.dim()) if a != axis]
+        slots = (absent.all(dim=others) if others else absent).nonzero()[:, 0].tolist()
+        graphs = _graphs_along(query, axis, nodes) if len(slots) == 1 else None
+        if graphs is None or not values.select(axis, slots[0]).any():
             continue
-        here = torch.arange(query.shape[axis], device=query.device) == slot
+        here = torch.arange(query.shape[axis], device=query.device) == slots[0]
         here = here.view([-1 if a == axis else 1 for a in range(query.dim())])
         return EntryIds(torch.where(here & absent, graphs * nodes.tokens, query))
     return ids
@@ -135,14 +141,6 @@ def reads_class_token(trace: Trace, nodes: NodeIds) -> bool:
         and bool(((ids.query >= 0) & (ids.query % nodes.tokens == 0)).all())
         for ids in outputs
     )
-
-
-def _only_slot_without_nodes(absent: Tensor, axis: int) -> int | None:
-    """Return the only place along an axis where no graph has a node, if there is one."""
-    others = [a for a in range(absent.dim()) if a != axis]
-    slots = absent.all(dim=others) if others else absent
-    places = slots.nonzero()[:, 0].tolist()
-    return places[0] if len(places) == 1 else None
 
 
 def _graphs_along(query: Tensor, axis: int, nodes: NodeIds) -> Tensor | None:

@@ -17,6 +17,7 @@ from graphxai.engine.attention.node_ids import (
     IdArithmetic,
     NodeIds,
     agree,
+    aligned,
     compressed,
     with_class_token,
 )
@@ -25,16 +26,6 @@ from graphxai.engine.trace import Op, Ref, Trace, is_real
 MOVES = kinds.moving_ids("view", "turn", "copy", "move")
 ABOUT_VALUES = ("dtype", "memory_format")  # arguments that have no meaning for ids
 BESIDE = kinds.VIEWS | kinds.JOINS  # after these operations rows may stand beside other rows
-
-
-def track_nodes(trace: Trace, slot: int, rows: Tensor, tokens: int) -> NodeIds:
-    """Follow the ids of the nodes through a pass.
-
-    Args:
-        slot: the input that holds the nodes' rows.
-        rows: the ids of these rows, (n, 1) or (B, S, 1).
-    """
-    return NodeTracker(trace, rows, tokens).track({slot: EntryIds(rows)})
 
 
 def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
@@ -48,24 +39,28 @@ def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
 
 
 class NodeTracker:
-    """Gives ids to the results of one operation after the other."""
+    """Follows ids through a pass, and gives them to the results of one operation after the other.
 
-    def __init__(self, trace: Trace, rows: Tensor, tokens: int) -> None:
+    Args:
+        rows: the ids of the nodes' rows, (n, 1) or (B, S, 1).
+        tokens: the number of tokens of a graph.
+        others: the ids of other inputs by slot.
+    """
+
+    def __init__(
+        self, trace: Trace, rows: Tensor, tokens: int, others: Mapping[int, EntryIds] | None = None
+    ) -> None:
         self.trace, self.rows = trace, rows.flatten()
         of_nodes = self.rows[self.rows >= 0]
         sizes = (of_nodes // tokens).bincount()
         self.nodes = NodeIds(tokens, int(sizes.max()) if len(sizes) else 0)
         self.compute = IdArithmetic(self.nodes, rows)
         self.bits = 1  # of the inputs that have ids
-
-    def track(self, inputs: Mapping[int, EntryIds]) -> NodeIds:
-        """Follow the ids of inputs, by slot, through the pass."""
-        for slot, ids in inputs.items():
-            self.nodes.by_value[self.trace.flow.slot_of_value.index(slot)] = ids
-            self.bits |= self.trace.inputs[slot]
-        for op in self.trace.ops:
+        for slot, ids in {trace.slot_of(1): EntryIds(rows), **(others or {})}.items():
+            self.nodes.by_value[trace.flow.slot_of_value.index(slot)] = ids
+            self.bits |= trace.inputs[slot]
+        for op in trace.ops:
             self.step(op)
-        return self.nodes
 
     def step(self, op: Op) -> None:
         """Give ids to the results of an operation, unless they cannot be told."""
@@ -86,12 +81,10 @@ class NodeTracker:
                     unchanged = any(result is ids for ids in ids_of_reads.values())
                     is_short = op.name in kinds.TURNS or unchanged
                     ids = result if is_short else result.map(compressed)
-                    self.nodes.by_value[ref.value] = self._with_class_token(op.name, ref, ids)
-
-    def _with_class_token(self, name: str, ref: Ref, ids: EntryIds) -> EntryIds:
-        if name not in BESIDE:
-            return ids
-        return with_class_token(ids, self.trace.memory.tensors[ref.slot], self.nodes)
+                    if op.name in BESIDE:
+                        values = self.trace.memory.tensors[ref.slot]
+                        ids = with_class_token(ids, values, self.nodes)
+                    self.nodes.by_value[ref.value] = ids
 
     def _ids_of(self, value: int) -> EntryIds | None:
         """Return the ids of a value. After a write to another view they come from both."""
@@ -198,7 +191,7 @@ class NodeTracker:
             return next(iter(ids.values()))
         if op.name in kinds.TURNS:  # axes of length one turn like those of the values
             (turned,) = ids.values()
-            return op.func(_aligned(turned, len(self.trace.shape(op.reads[0].value))), *op.args[1:])
+            return op.func(aligned(turned, len(self.trace.shape(op.reads[0].value))), *op.args[1:])
 
         def ids_in_place_of(ref: Ref) -> Tensor:
             tensor = self.trace.memory.tensors[ref.slot]
@@ -224,8 +217,7 @@ class NodeTracker:
         keep = len(shape) == len(full)
 
         def reduced(values: Tensor) -> Tensor:
-            values = values.expand((*[1] * (len(full) - values.dim()), *values.shape))
-            values = self.compute.summed(values, axes)
+            values = self.compute.summed(aligned(values, len(full)), axes)
             return values if keep else values.squeeze(tuple(axes))
 
         return self.compute.after_sum(ids, reduced)
@@ -234,10 +226,8 @@ class NodeTracker:
         """Return the ids after a transform that mixes the entries along some of `count` axes."""
         if ids.key is not None:
             return None
-        wide = _aligned(ids.query, count)
-        return EntryIds(
-            self.compute.settled(self.compute.summed(wide, [dim % count for dim in dims]))
-        )
+        mixed = self.compute.summed(aligned(ids.query, count), [dim % count for dim in dims])
+        return EntryIds(self.compute.settled(mixed))
 
     def _gathered(
         self, op: Op, shape: torch.Size, ids_of_reads: dict[int, EntryIds]
@@ -344,14 +334,9 @@ class NodeTracker:
         return None
 
 
-def _aligned(ids: Tensor, count: int) -> Tensor:
-    """Add leading axes, as broadcasting does, up to this number of axes."""
-    return ids[(None,) * (count - ids.dim())]
-
-
 def _viewed(ids: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
     """View the ids of a tensor of shape `before` in another shape."""
-    ids, wide, viewed = _aligned(ids, len(before)), list[int](), list[int]()
+    ids, wide, viewed = aligned(ids, len(before)), list[int](), list[int]()
     for old, new in _split(before, after):
         alike = all(ids.shape[axis] == 1 for axis in old)
         wide += [1 if alike else before[axis] for axis in old]

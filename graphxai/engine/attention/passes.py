@@ -1,5 +1,6 @@
 """Record a pass, find out which node each of its rows is of, and read its attention."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from graphxai.engine.attention.matrices import insert_attention_matrices
 from graphxai.engine.attention.node_ids import NONE, NodeIds, reads_class_token
-from graphxai.engine.attention.node_tracker import track_nodes
+from graphxai.engine.attention.node_tracker import NodeTracker
 from graphxai.engine.attention.reading import (
     attention_between_nodes,
     attention_replacements,
@@ -19,7 +20,7 @@ from graphxai.engine.attention.reading import (
 from graphxai.engine.fused import all_modules
 from graphxai.engine.ledger import warn_of_nonlinearities
 from graphxai.engine.plan import AttentionProduct, Roles, make_plan
-from graphxai.engine.replay import Replay, replay
+from graphxai.engine.replay import Replay
 from graphxai.engine.request import NODES, NodeLayout, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import RunningModule, Trace
@@ -46,7 +47,7 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
 
     def record() -> AnnotatedTrace:
         trace = record_pass(request)
-        return annotate(trace, trace.slot_of(NODES), request.rows, request.layout)
+        return annotate(trace, request.rows, request.layout)
 
     def may_serve(new: AnnotatedTrace) -> bool:  # every pass draws its own random numbers
         return bool(request.key) and not (new.trace.random_calls or new.trace.random_results)
@@ -54,16 +55,12 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
     return cached(key, record, may_serve)
 
 
-def annotate(trace: Trace, slot: int, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
-    """Annotate a recorded pass, and write the matrices of linear attention into it.
-
-    Args:
-        slot: the input that holds the nodes' rows.
-    """
+def annotate(trace: Trace, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
+    """Annotate a recorded pass, and write the matrices of linear attention into it."""
     ids = ids_of_rows(layout, rows)
-    nodes = track_nodes(trace, slot, ids, layout.tokens)
+    nodes = NodeTracker(trace, ids, layout.tokens).nodes
     if insert_attention_matrices(trace, nodes):
-        nodes = track_nodes(trace, slot, ids, layout.tokens)
+        nodes = NodeTracker(trace, ids, layout.tokens).nodes
     roles = find_roles(trace)
     roles.attention += attention_with_kernels(trace, roles, nodes)
     return AnnotatedTrace(trace, nodes, roles)
@@ -85,7 +82,6 @@ def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:
 def replay_reading_attention(
     annotated: AnnotatedTrace,
     rules: Rules,
-    slot: int,
     rows: Tensor,
     layout: NodeLayout,
     name: str,
@@ -95,7 +91,7 @@ def replay_reading_attention(
     """Replay a pass, and put its attention between nodes on the tape in force.
 
     Args:
-        slot, rows: the input that holds the nodes' rows.
+        rows: those of the nodes.
         warned: what has been warned of.
         together: whether the graphs cannot have a pass each.
     """
@@ -106,7 +102,7 @@ def replay_reading_attention(
     replacements = attention_replacements(
         attention, lambda entries: exposing(entries, layout, plan.rules)
     )
-    replayed = replay(plan, {slot: rows}, replacements=replacements)
+    replayed = Replay(plan, {trace.slot_of(NODES): rows}, replacements=replacements)
     if (tape := current_tape()) is not None:
         tape.reads_class_token = reads_class_token(trace, nodes)
         first = len(tape.attention) - len(attention)  # what the model recorded itself comes first
@@ -181,15 +177,8 @@ def layer_input_of(
 Value = TypeVar("Value")
 
 
-class _PassCache:
-    """The last values that were computed, for at most `most` keys, the newest first."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.entries: list[tuple[tuple[Any, ...], Any]] = []
-
-
-_cache: Blocks[_PassCache | None] = Blocks("graphxai_pass_cache", None)
+# the last values that were computed, each with its key, the newest first
+_cache: Blocks[deque[tuple[tuple[Any, ...], Any]] | None] = Blocks("graphxai_pass_cache", None)
 
 
 @contextmanager
@@ -198,7 +187,7 @@ def cached_passes(most: int) -> Iterator[None]:
     if _cache.get() is not None:
         yield
         return
-    with _cache.block(_PassCache(most)):
+    with _cache.block(deque(maxlen=most)):
         yield
 
 
@@ -214,15 +203,14 @@ def cached(
             identity.
         keep: whether a value may serve later calls.
     """
-    cache = _cache.get()
-    if cache is None:
+    if (entries := _cache.get()) is None:
         return compute()
-    for cached_key, value in cache.entries:
+    for cached_key, value in entries:
         if _are_same(cached_key, key):
             return value
     value = compute()
     if keep(value):
-        cache.entries = [(key, value), *cache.entries][: cache.most]
+        entries.appendleft((key, value))
     return value
 
 

@@ -279,23 +279,19 @@ def products_without_softmax(
                 continue
             if weight_ids.key is not None:
                 kind, narrow = _makes_pairs, weights
-            elif _is_of_graphs(weight_ids) and _is_of_nodes(value_ids):
+            elif bool((weight_ids.query <= NONE).all()) and _is_of_nodes(value_ids):
                 kind, narrow = _makes_moments, values
             else:
                 continue
-            if _widens(trace, op, narrow) and _is_made_by(trace, nodes, weights, kind):
+            size = trace.shape(op.out).numel()
+            widens = op.name in kinds.MATRIX_PRODUCTS or size > trace.shape(narrow).numel()
+            if widens and _is_made_by(trace, nodes, weights, kind):
                 yield op, weights
 
 
 def _signals(trace: Trace, op: Op) -> list[int]:
     """Return the factors of a product that depend on the nodes."""
     return [value for value in factors_of(op) if trace.flow.live[value] & 1]
-
-
-def _widens(trace: Trace, op: Op, factor: int) -> bool:
-    """Whether a product is of matrices, or has more entries than this factor."""
-    size = trace.shape(op.out).numel()
-    return op.name in kinds.MATRIX_PRODUCTS or size > trace.shape(factor).numel()
 
 
 def _is_made_by(
@@ -333,11 +329,6 @@ def _makes_moments(trace: Trace, nodes: NodeIds, op: Op) -> bool:
         return shape.numel() > max(factor.numel() for factor in shapes)
     ids = [nodes.by_value.get(value) for value in factors]
     return all(n is not None and _is_of_nodes(n) for n in ids) and min(shape[-2:]) > 1
-
-
-def _is_of_graphs(ids: EntryIds) -> bool:
-    """Whether every entry is of several nodes, or of none."""
-    return bool((ids.query <= NONE).all())
 
 
 def _is_of_nodes(ids: EntryIds) -> bool:

@@ -16,7 +16,7 @@ from graphxai.engine.attention.matrices import (
     graphs_and_heads,
     shares_of_parallel,
 )
-from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, compressed
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, aligned, compressed
 from graphxai.engine.attention.reading import NodeAttention
 from graphxai.engine.plan import ReplayPlan
 from graphxai.engine.trace import Op
@@ -225,8 +225,7 @@ class PositiveContext:
         shape, ids = result.shape, self.nodes.by_value.get(op.out)
         if ids is None or not result.numel():
             return torch.zeros(1, dtype=torch.long, device=result.device)
-        graph = compressed(self.nodes.graph(ids.query))
-        graph = graph.reshape((*(1,) * (len(shape) - graph.dim()), *graph.shape))
+        graph = aligned(compressed(self.nodes.graph(ids.query)), len(shape))
         several = [axis + 1 for axis, length in enumerate(graph.shape) if length > 1]
         axes = max(several, default=0)
         wide = graph.reshape(graph.shape[:axes]).expand(shape[:axes])

@@ -16,7 +16,7 @@ product of two signals gives each factor half. All other operations use Eq. 2, a
 them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -24,12 +24,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphxai.engine.attention.node_ids import NodeIds
-from graphxai.engine.attention.reading import NodeAttention, attention_replacements
+from graphxai.engine.attention.node_ids import reads_class_token
+from graphxai.engine.attention.passes import annotated_trace
+from graphxai.engine.attention.reading import (
+    NodeAttention,
+    attention_between_nodes,
+    attention_replacements,
+)
+from graphxai.engine.ledger import warn_of_random_numbers
 from graphxai.engine.operations import OF_ROWS, PLUS_PRODUCT, operation
 from graphxai.engine.plan import ReplayPlan, Roles, make_plan
 from graphxai.engine.positive.context import PositiveContext, RelevancePass, with_backward_rule
-from graphxai.engine.replay import out_of_place, replay
+from graphxai.engine.recorded_pass import connected_to_nodes
+from graphxai.engine.replay import Replay, out_of_place
+from graphxai.engine.request import NODES, PassRequest
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, kind_of, not_followed, pair_refs, refs_in
 from graphxai.rules import positive as rules_of
 from graphxai.rules.conservative import Rules
@@ -327,34 +335,29 @@ def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str
     return [out, *[None] * len(op.result[1:])] if isinstance(op.result, list) else out
 
 
-def run_by_positive_rules(
-    plan: ReplayPlan,
-    nodes: NodeIds,
-    inputs: Mapping[int, Tensor],
-    size: int,
-    attention: Sequence[NodeAttention],
-    state: RelevancePass,
-    name: str,
-) -> Tensor:
-    """Return the output of a pass, whose "gradient" by inputs and attention is relevance.
-
-    Args:
-        inputs: by slot.
-        attention: what is read of it.
-    """
+def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor:
+    """Return the outputs (B, C) of node rows, from which relevance passes by positive rules."""
+    request.memory.note_pass("recording")
+    name, size = request.name, len(request.layout.mask)
+    trace, nodes, roles = annotated_trace(request)
+    plan = make_positive_plan(trace, roles, state.rules, NODES)
+    attention: list[NodeAttention] = []
+    if state.reads_attention:
+        attention = attention_between_nodes(plan, nodes, size, name)
+        state.reads_class_token = reads_class_token(trace, nodes)
+    warn_of_random_numbers(name, trace)
     context = PositiveContext(plan, nodes, state, size, attention)
     replacements = attention_replacements(attention, context.exposing)
-    output: Tensor = replay(
-        plan, inputs, replacements=replacements, run_op=partial(_run, context)
-    ).output()
+    inputs = {trace.slot_of(NODES): request.rows}
+    outputs = Replay(plan, inputs, replacements, partial(_run, context)).output()
     if context.unknown:
         lines = sorted(f"{path or name}: {what}" for path, what in context.unknown)
         warn(
             f"{name} has parts that no positive rule covers; their inputs got relevance in"
             f" proportion to gradient x input: {'; '.join(lines)}.",
-            stacklevel=9,
+            stacklevel=8,
         )
-    return output
+    return connected_to_nodes(outputs, request)
 
 
 def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules, bits: int) -> ReplayPlan:

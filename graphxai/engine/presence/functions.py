@@ -6,18 +6,18 @@ a difference, not a derivative: how much the result would change if this entry a
 joined, times the gradient of the result. So it is exact for one operation, whatever its curvature.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.attention.node_ids import NONE, EntryIds
 from graphxai.engine.attention.node_tracker import MOVES, NodeTracker
 from graphxai.engine.operations import GATHERED, LISTS
 from graphxai.engine.presence.gates import Groups
-from graphxai.engine.trace import Op, Ref, Trace
+from graphxai.engine.trace import Op, Ref
 
 Factor = Callable[[], Tensor | None]
 LEAST = 0.02  # smallest share that is left when an entry leaves, which bounds its marginal
@@ -189,22 +189,8 @@ def of_groups(
     return total / number.clamp(min=1) + base * (count == 0)
 
 
-def track_structure(
-    trace: Trace, slot: int, rows: Tensor, tokens: int, others: Mapping[int, EntryIds]
-) -> NodeIds:
-    """Follow node ids through a pass, as `track_nodes` does, and through its integers.
-
-    Args:
-        slot: the input that holds the nodes' rows.
-        rows: the ids of these rows.
-        tokens: the number of tokens of a graph.
-        others: the ids of other inputs by slot.
-    """
-    return _StructureTracker(trace, rows, tokens).track({slot: EntryIds(rows), **others})
-
-
-class _StructureTracker(NodeTracker):
-    """Follows integers that are moved, and sums of constants by an index with ids."""
+class StructureTracker(NodeTracker):
+    """Follows integers that are moved, too, and sums of constants by an index with ids."""
 
     def step(self, op: Op) -> None:
         """Give ids to the results of an operation, unless they cannot be told."""
@@ -214,11 +200,13 @@ class _StructureTracker(NodeTracker):
                 self._move_integers(op)
             return
         groups = None if op.name in GATHERED else Groups.of(op)
-        if groups is not None and self._ends_of_edges(groups.index):
+        ids = None if groups is None else self._ids_of(groups.index.value)
+        if groups is not None and ids is not None and ids.key is not None:
             self._assign(op, groups)
             return
-        if op.name in GATHERED and self._is_of_constants(op):
-            self._sum_constants(op)
+        of_index = self._ids_of(op.args[2].value) if op.name in GATHERED else None
+        if of_index is not None and self._ids_of(op.args[3].value) is None:
+            self._sum_constants(op, of_index)
             return
         super().step(op)
         if op.name in GATHERED and (ids := self.nodes.by_value.get(op.out)) is not None:
@@ -237,10 +225,6 @@ class _StructureTracker(NodeTracker):
         }
         return super()._result(op, results, of_values) if of_values else [None]
 
-    def _ends_of_edges(self, index: Ref) -> bool:
-        ids = self._ids_of(index.value)
-        return ids is not None and ids.key is not None
-
     def _assign(self, op: Op, groups: Groups) -> None:
         """Give what is written to rows of nodes their ids, or those of what was there before."""
         shape = self.trace.shape(op.out)
@@ -251,14 +235,8 @@ class _StructureTracker(NodeTracker):
         if before is not None:
             self.nodes.by_value[op.out] = before
 
-    def _is_of_constants(self, op: Op) -> bool:
-        source, index = op.args[3], op.args[2]
-        return self._ids_of(source.value) is None and self._ids_of(index.value) is not None
-
-    def _sum_constants(self, op: Op) -> None:
+    def _sum_constants(self, op: Op, ids: EntryIds) -> None:
         """Give the results of a sum of constants the ids that their index says."""
-        ids = self._ids_of(op.args[2].value)
-        assert ids is not None
         dims = len(self.trace.shape(op.args[3].value))
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
             along = op.args[1] % dims  # the axis of the source that the index runs along

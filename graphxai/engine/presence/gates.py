@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphxai.engine import operations as kinds
-from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
+from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, aligned
 from graphxai.engine.attention.node_tracker import reduced_axes
 from graphxai.engine.trace import Op, Ref, Trace
 
@@ -77,14 +77,6 @@ def by_entry(index: Tensor, dim: int) -> Tensor:
     return index if index.dim() < 2 else index.transpose(0, dim).flatten(1)[:, 0]
 
 
-def alike_for_channels(index: Tensor, dim: int) -> bool:
-    """Return whether all channels have the same groups."""
-    if index.dim() < 2:
-        return True
-    groups = index.transpose(0, dim).flatten(1)
-    return bool((groups == groups[:, :1]).all())
-
-
 @dataclass(eq=False)
 class Gate:
     """An operation that leaves out the entries of absent nodes.
@@ -104,29 +96,27 @@ class Gate:
     quotient: tuple[int, int, bool] | None = None
 
 
-def find_gates(trace: Trace, nodes: NodeIds, places: int) -> tuple[dict[int, Gate], list[str]]:
-    """Return the gates of a pass by the numbers of their operations, and what has none as text.
+class GateFinder:
+    """Finds the operations of a pass that combine the entries of several nodes.
 
     Args:
-        nodes: the ids of its values, from `track_structure`.
+        nodes: the ids of its values, from `StructureTracker`.
         places: the number of presences, one for each token of each graph.
+
+    Attributes:
+        gates: by the numbers of their operations.
+        without: the operations that have none, as text.
     """
-    finder = _GateFinder(trace, nodes, places)
-    for op in trace.ops:
-        finder.visit(op)
-    return finder.gates, sorted(set(finder.without))
-
-
-class _GateFinder:
-    """Finds the operations that combine the entries of several nodes."""
 
     def __init__(self, trace: Trace, nodes: NodeIds, places: int) -> None:
         self.trace, self.nodes, self.places = trace, nodes, places
         self.gates: dict[int, Gate] = {}
         self.without: list[str] = []
         self._vanishing: set[int] = set()  # values that are zero where a sender is absent
+        for op in trace.ops:
+            self._visit(op)
 
-    def visit(self, op: Op) -> None:
+    def _visit(self, op: Op) -> None:
         """Add a gate for an operation if it combines nodes, or note that it has none."""
         if not op.makes or not self._is_real(op.makes[0]):
             return
@@ -186,7 +176,7 @@ class _GateFinder:
         if ids is None:
             return []
         parts = [ids.query] if ids.key is None else [ids.query, ids.key]
-        return [part[(None,) * (dims - part.dim())] for part in parts]
+        return [aligned(part, dims) for part in parts]
 
     def _along(self, op: Op, ref: Ref, dims: tuple[int, ...]) -> list[Tensor] | None:
         """Return the ids of senders that an operation combines along some axes."""
@@ -247,11 +237,12 @@ class _GateFinder:
             if len(of_index) < len(shape):
                 after = len(shape) - dim - 1
                 ids = [part.reshape(-1, *[1] * after) for part in ids]
-                ids = [part[(None,) * (len(shape) - part.dim())] for part in ids]
+                ids = [aligned(part, len(shape)) for part in ids]
         if not ids or source in self._vanishing:
             return
         index = self.trace.memory.tensors[groups.index.slot]
-        if groups.way == "prod" or not alike_for_channels(index, dim):
+        by_channel = index.transpose(0, dim).flatten(1) if index.dim() > 1 else index[:, None]
+        if groups.way == "prod" or not bool((by_channel == by_channel[:, :1]).all()):
             self._refuse(op)
             return
         receivers = self._parts(op.out, len(shape))

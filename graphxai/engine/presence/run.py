@@ -25,11 +25,11 @@ from graphxai.engine.presence.gates import (
     KEEPS_ZERO,
     OVER_AXES,
     Gate,
+    GateFinder,
     Groups,
     by_entry,
-    find_gates,
 )
-from graphxai.engine.replay import replay
+from graphxai.engine.replay import Replay
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
 
@@ -53,7 +53,7 @@ class PresencePlan:
     def outputs(self, presence: Tensor) -> Tensor:
         """Run the pass again with these presences (P,), a one for the graph token among them."""
         run = _GatedRun(self, torch.cat([presence.flatten(), presence.new_ones(1)]))
-        outputs: Tensor = replay(self.plan, {}, run_op=run).output()
+        outputs: Tensor = Replay(self.plan, {}, run_op=run).output()
         return outputs
 
 
@@ -61,16 +61,17 @@ def plan_presence(trace: Trace, nodes: NodeIds, places: int, dtype: torch.dtype)
     """Find all gates of a recorded pass.
 
     Args:
-        nodes: the ids of its values, from `track_structure`.
+        nodes: the ids of its values, from `StructureTracker`.
         places: the number of presences, one for each token of each graph.
     """
-    gates, without = find_gates(trace, nodes, places)
+    finder = GateFinder(trace, nodes, places)
+    gates = finder.gates
     link_quotients(trace, gates)
     signal = bytearray(bool(live & 1) for live in trace.flow.live)
     ops = tuple(trace.ops[k] for k in sorted(_behind_gates(trace, gates)))
     taken = {op.number: frozenset(ref.value for ref in op.reads) for op in ops}
     plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken, {})
-    return PresencePlan(trace, plan, gates, dtype, without)
+    return PresencePlan(trace, plan, gates, dtype, sorted(set(finder.without)))
 
 
 def _behind_gates(trace: Trace, gates: dict[int, Gate]) -> set[int]:

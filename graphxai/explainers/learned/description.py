@@ -65,17 +65,21 @@ def node_features(
     size = mean_size(path, batch.mask)  # (B, 1)
     of_v = torch.cat([of_plain, of_lrp, path[..., None]], dim=-1) / size[..., None]
     shares = [weights[:, :, 0, 1:].transpose(1, 2).detach() for weights in plain.attention]
-    nodes = batch.mask.sum(-1)[:, None]  # (B, 1)
-    v = target.log_odds(outputs).detach()[:, None]
-    of_graph = torch.cat([nodes / TYPICAL_SIZE, v.asinh(), size.log()], dim=1)
+    nodes = batch.mask.sum(-1)[:, None, None]  # (B, 1, 1)
     values = [
         of_v.asinh(),
-        torch.cat(shares, dim=-1) * (nodes[..., None] + 1),
+        torch.cat(shares, dim=-1) * (nodes + 1),
         soft_rank(path / size, batch.mask)[..., None],
-        of_graph[:, None].expand(-1, path.shape[1], -1),
+        _of_graph(batch.mask, target.log_odds(outputs).detach(), size),
     ]
     states = [state[:, 1:].detach() for state in plain.hidden[:-1]]
     return NodeFeatures(torch.cat(values, dim=-1), torch.cat(states, dim=-1))
+
+
+def _of_graph(mask: Tensor, v: Tensor, size: Tensor) -> Tensor:
+    """Return the features of a graph at each of its nodes (B, N, 3), given v (B,) and size."""
+    parts = (mask.sum(-1, keepdim=True) / TYPICAL_SIZE, v[:, None].asinh(), size.log())
+    return torch.cat(parts, dim=1)[:, None].expand(-1, mask.shape[1], -1)
 
 
 def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
@@ -175,13 +179,10 @@ def _of_wrapped(model: ExplainableModel, batch: Any, target: Target) -> Descript
         *(each.relevance / mean_size(each.relevance, mask) for each in (lrp, slope)),
     ]
     start = first.scores[:, 1:]
-    nodes = mask.sum(-1)[:, None]  # (B, 1)
-    v = resolved.log_odds(lrp.outputs).detach()[:, None]
-    of_graph = torch.cat([nodes / TYPICAL_SIZE, v.asinh(), size.log()], dim=1)
     values = [
         torch.stack(of_v, dim=-1).asinh(),
         soft_rank(start, mask)[..., None],
-        of_graph[:, None].expand(-1, mask.shape[1], -1),
+        _of_graph(mask, resolved.log_odds(lrp.outputs).detach(), size),
     ]
     features = NodeFeatures(torch.cat(values, dim=-1), model.embed(batch).detach()[:, 1:])
     return Description(lrp, resolved, features, start)

@@ -27,7 +27,7 @@ from graphxai.runtime.threads import one_thread
 from ..base import Explainer
 from ..path_marginals import PathMarginals
 from ..shapley import ShapleySampling
-from ..wrapped import members_of, passes_of
+from ..wrapped import passes_of
 from .curves import areas, gradients_of_probability, soft_presence, standardised
 from .description import NodeFeatures, describe, start_of
 from .network import FittedExplainer, OrderNetwork, hash_of, raw_inputs, with_classes
@@ -104,7 +104,7 @@ def fit_explainer(
         ValueError: the model has no classes, there are fewer than 16 graphs to learn from, or a
             wrapped model combines nodes in a way that cannot leave some out.
     """
-    if members_of(model):
+    if getattr(model, "members", ()):
         raise TypeError(
             "fit_explainer takes a single model: load one with gx.load (of an ensemble:"
             " FOLDER/members/0)."

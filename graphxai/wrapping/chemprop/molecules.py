@@ -201,10 +201,8 @@ def _graph_featurizer(mode: str) -> Any:
     """Return chemprop's featurizer of a mode."""
     featurizers = chemprop_featurizers()
     atoms = featurizers.get_multi_hot_atom_featurizer(mode)
-    if mode == "RIGR":
-        bonds = featurizers.RIGRBondFeaturizer()
-        return featurizers.SimpleMoleculeMolGraphFeaturizer(atoms, bonds)
-    return featurizers.SimpleMoleculeMolGraphFeaturizer(atoms)
+    bonds = (featurizers.RIGRBondFeaturizer(),) if mode == "RIGR" else ()
+    return featurizers.SimpleMoleculeMolGraphFeaturizer(atoms, *bonds)
 
 
 def _molecule_featurizer(featurizer: MoleculeFeaturizer) -> Callable[[Chem.Mol], Any]:

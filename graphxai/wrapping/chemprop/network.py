@@ -252,10 +252,6 @@ Unscale = Callable[[Tensor], Tensor]  # from standardised values to the units of
 Read = Callable[[Tensor, Unscale], Tensor]
 
 
-def _values(raw: Tensor, unscale: Unscale) -> Tensor:
-    return unscale(raw)
-
-
 def _mean(parts: int) -> Read:
     """Read the mean of a distribution, the first part of (B, parts T). What else it has follows."""
     return lambda raw, unscale: unscale(raw.chunk(parts, 1)[0])
@@ -265,10 +261,6 @@ def _middle(raw: Tensor, unscale: Unscale) -> Tensor:
     """Return the middle of the two quantiles (B, 2 T)."""
     low, high = raw.chunk(2, 1)
     return (unscale(low) + unscale(high)) / 2
-
-
-def _logits(raw: Tensor, _: Unscale) -> Tensor:
-    return raw
 
 
 def _log_concentrations(raw: Tensor, _: Unscale) -> Tensor:
@@ -301,13 +293,13 @@ class Head:
 
 
 HEADS = {
-    "RegressionFFN": Head("regression", _values),
+    "RegressionFFN": Head("regression", lambda raw, unscale: unscale(raw)),
     "MveFFN": Head("regression", _mean(2), 2),
     "EvidentialFFN": Head("regression", _mean(4), 4),
     "QuantileFFN": Head("regression", _middle, 2),
-    "BinaryClassificationFFN": Head("binary", _logits),
+    "BinaryClassificationFFN": Head("binary", lambda raw, _: raw),
     "BinaryDirichletFFN": Head("binary", _binary_log_concentrations, 2),
-    "MulticlassClassificationFFN": Head("multiclass", _logits),
+    "MulticlassClassificationFFN": Head("multiclass", lambda raw, _: raw),
     "MulticlassDirichletFFN": Head("multiclass", _log_concentrations),
 }
 
