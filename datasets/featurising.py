@@ -105,11 +105,10 @@ def _features(molecule: ReadMolecule, form: Chem.Mol) -> Featurised:
 
 def _canonical(item: Featurised, molecule: ReadMolecule, isomers: Isomers) -> Featurised:
     """Return the features with canonical chirality, and those of each isomer that is meant."""
-    undrawn = undrawn_centres(molecule.form) if isomers == "mean" else []
-    if isomers != "one" and (undrawn or molecule.has_groups):
+    mols: list[Chem.Mol] = []
+    if isomers != "one":
+        undrawn = undrawn_centres(molecule.form) if isomers == "mean" else []
         mols, of = isomers_in_order(molecule.form, molecule.mol, undrawn)
-    else:
-        mols = []
     if mols:
         given = molecule.as_given or AsGiven.of(molecule.text, molecule.mol.GetNumAtoms())
         molecule = molecule._replace(as_given=given.as_mean(of))

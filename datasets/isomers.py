@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from rdkit import Chem, rdBase
 
@@ -28,7 +28,7 @@ def undrawn_centres(mol: Chem.Mol) -> list[int]:
 
 
 def isomers_in_order(
-    form: Chem.Mol, given: Chem.Mol, undrawn: Iterable[int]
+    form: Chem.Mol, given: Chem.Mol, undrawn: Sequence[int]
 ) -> tuple[list[Chem.Mol], str]:
     """Return the isomers that a molecule stands for, and how many, as text; [] for a single one.
 
@@ -41,6 +41,8 @@ def isomers_in_order(
         given: the same atoms, whose groups & and o stand for several isomers.
         undrawn: centres without a drawn configuration that do so, too.
     """
+    if not undrawn and not given.GetStereoGroups():
+        return [], ""
     bare = Chem.RWMol(with_groups_of(given, form, range(form.GetNumAtoms())))
     groups = [atoms for _, atoms in relative_groups(bare)]
     bare.SetStereoGroups([])

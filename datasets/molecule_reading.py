@@ -81,11 +81,6 @@ class ReadMolecule(NamedTuple):
         return self.mol.GetNumConformers() > 0
 
     @property
-    def has_groups(self) -> bool:
-        """Whether it was drawn with groups of centres, such as a racemate."""
-        return bool(self.mol.GetStereoGroups())
-
-    @property
     def shown(self) -> Chem.Mol | None:
         """The molecule to draw, or None if the SMILES says all of it."""
         return self.mol if self.is_given or self.is_drawn else None

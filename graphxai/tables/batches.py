@@ -40,7 +40,14 @@ from graphxai.runtime.threads import one_thread
 from graphxai.visualization.color import Scale
 from graphxai.visualization.layout import layout_note
 
-from .cells import PARENT, ledger_cells, ledger_columns, predicted_columns, prediction_cells
+from .cells import (
+    PARENT,
+    above_noise,
+    ledger_cells,
+    ledger_columns,
+    predicted_columns,
+    prediction_cells,
+)
 from .settings import Pictures
 
 PROBE = "CC"
@@ -367,7 +374,7 @@ def _explains_bonds(model: Model) -> bool:
 
 def _listed(values: NDArray[np.floating]) -> str:
     """Return numbers as one cell, separated by spaces."""
-    return " ".join([f"{value:.7g}" for value in values.tolist()])
+    return " ".join(above_noise(values.tolist()))
 
 
 def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The cells of a row of a table: what one or several models predict of a molecule, as text."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ LEDGER = (
     *("graph_token", "biases", "structure", "unexplained"),
 )
 PARENT = ("parent", "note")  # the SMILES of a molecule's parent, and what was done; both may be ""
+# A batch changes sums by about a millionth of the largest number beside them, and cells end above
+# this: relevance after 5 digits of the largest in its row, and shares after 6.
+OF_RELEVANCE, OF_SHARES = 5, 6
 SIMILARITY = NEARNESS[0]  # how the names of its columns end
 
 
@@ -75,7 +79,20 @@ def ledger_cells(model: Model, explanation: Explanation) -> dict[str, str]:
             "other_inputs": sum(ledger.others.values()),
             "unexplained": ledger.unexplained,
         }
-    return {name: _text(name, values.get(name)) for name in ledger_columns(model)}
+    columns = ledger_columns(model)
+    shown = [values.get(name) for name in columns]
+    known = iter(above_noise([value for value in shown if value is not None], OF_SHARES))
+    return {
+        name: "" if value is None else next(known)
+        for name, value in zip(columns, shown, strict=True)
+    }
+
+
+def above_noise(values: Sequence[float], digits: int = OF_RELEVANCE) -> list[str]:
+    """Return numbers as text that ends where the largest of them has so many digits."""
+    largest = max(map(abs, values), default=0.0)
+    last = digits - 1 - math.floor(math.log10(largest)) if 0 < largest < math.inf else 0
+    return [f"{round(value, last):z.{digits}g}" for value in values]
 
 
 def _text(name: str, cell: Any) -> str:

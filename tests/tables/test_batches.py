@@ -10,6 +10,7 @@ import graphxai as gx
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch
+from graphxai.tables.cells import above_noise
 from graphxai.tables.run import explain_table, predict_table
 from one_compound import MODELS
 from one_compound import test_part as of_test_part
@@ -145,3 +146,20 @@ def test_an_explanation_is_equal_to_the_byte_in_any_company():
     together = gx.explain("bace", texts)
     for text, e in zip(texts, together, strict=True):
         assert json.dumps(gx.explain("bace", text).to_dict()) == json.dumps(e.to_dict())
+
+
+def test_cells_end_above_the_noise_of_batches():
+    """The last digit is the fifth of the largest number, whatever the size of the others."""
+    assert above_noise([1.2345678, -0.00123456, 2e-7]) == ["1.2346", "-0.0012", "0"]
+    assert above_noise([1234567.0, 12.0]) == ["1.2346e+06", "0"]
+    assert above_noise([0.0]) == ["0"]
+    assert above_noise([]) == []
+
+
+@pytest.mark.parametrize("method", ["gradient_input", "attn_lrp", "lrp_path"])
+def test_relevance_by_other_methods_has_the_same_digits_in_company(method):
+    texts = ["CCO", "c1ccccc1C(=O)NC", "CC(C)Cc1ccc(C)cc1", "O=C(O)c1ccccc1O"]
+    batch = ExplainBatch("blood-brain-barrier", method)
+    alone = [batch([text], [k])[0]["relevance"] for k, text in enumerate(texts)]
+    together = [row["relevance"] for row in batch(texts, range(len(texts)))]
+    assert together == alone
