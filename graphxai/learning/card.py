@@ -200,18 +200,11 @@ def teacher_text(teacher: dict[str, Any] | None) -> str:
             )
         ]
         rows.append([name, target_scores["metric"], *cells])
-    minimol = any("minimol" in (each["weights"] or {}) for each in teacher.values())
     return (
         "**Teacher.** A weighted mean of the sources below. Weights and scores come from"
         f" {FOLDS} folds of the training molecules: each molecule was predicted without"
         f" the molecules of its fold (forests with a quarter of their trees).\n\n"
         + markdown_table(rows)
-        + (
-            "\n\nMiniMol was pre-trained by its authors on public measurements (LargeMix), which"
-            " may include this table's."
-            if minimol
-            else ""
-        )
     )
 
 

@@ -3,22 +3,26 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import graphxai as gx
+from graphxai.contract.target import Target
 from graphxai.datasets.fingerprints import structure_counts
 from graphxai.explanation.compute.models import load
 from graphxai.learning.processes.adapting import NOISE
 from graphxai.learning.teachers.gaussian_process import similarity
 from graphxai.models.process import SummedModel
+from graphxai.tables.app.molecules import card
 
 CORES = ("c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccc2ccccc2c1")
 SMILES = [chain + core for core in CORES for chain in ("", "C", "CC", "OC", "NC", "FC")]
 NEW = "CCCc1ccncc1"
 TASK = "log D at pH 7.4"
+CHEMPROP = Path(__file__).parents[1] / "data" / "chemprop" / "run_2.2.4"
 
 
 def written(path, smiles, values, heading="logD"):
@@ -96,9 +100,9 @@ def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, 
     assert gx.predict(model, NEW)[TASK].value > gx.predict(adapted, NEW)[TASK].value + 1
 
 
-def test_a_wrapped_model_is_adapted_by_path_and_hash(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
+def wrapped(path):
+    """Write code with a wrapped model, and return the name of the model."""
+    path.write_text(
         "import torch, graphxai as gx\n"
         "from graphxai.contract.tasks import Task\n"
         "from graphxai.datasets.molecules import molecule_to_data\n"
@@ -114,6 +118,12 @@ def test_a_wrapped_model_is_adapted_by_path_and_hash(tmp_path, monkeypatch):
         "model = gx.wrap(Net().eval(), Task('logD', 'regression'), inputs='molecules',\n"
         "                featurize=molecule_to_data)\n"
     )
+    return f"{path}:model"
+
+
+def test_a_wrapped_model_is_adapted_by_path_and_hash(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrapped(tmp_path / "mine.py")
     table = written(tmp_path / "own.csv", SMILES, range(len(SMILES)))
     out = gx.adapt("mine.py:model", table, tmp_path / "out")
     stored = json.loads((out / "config.json").read_text())
@@ -124,6 +134,35 @@ def test_a_wrapped_model_is_adapted_by_path_and_hash(tmp_path, monkeypatch):
     (out / "config.json").write_text(json.dumps(stored))
     with pytest.raises(ValueError, match="other weights than when this model was made from it"):
         load(out)
+
+
+@pytest.mark.parametrize("kind", ["wrapped", "chemprop"])
+def test_other_models_are_adapted_updated_and_shown(kind, tmp_path):
+    if kind == "chemprop":
+        pytest.importorskip("chemprop", reason="chemprop is an extra")
+    base = wrapped(tmp_path / "theirs.py") if kind == "wrapped" else CHEMPROP
+    task = gx.load(base).config.tasks[0].name
+    table = written(tmp_path / "own.csv", SMILES, range(len(SMILES)))
+    out = gx.adapt(base, table, tmp_path / "out", target_column="logD")
+    named = json.loads((out / "config.json").read_text())["base"]
+    assert named["path"] == str(base)
+    more = written(tmp_path / "more.csv", [NEW], [30.0])
+    before = gx.predict(gx.load(out), NEW)[task]
+    model = gx.load(gx.adapt(out, more, tmp_path / "again", target_column="logD"))
+    assert model.process.config.carriers == len(SMILES) + 1
+    after = gx.predict(model, NEW)[task]
+    assert after.value > before.value + 1
+    assert after.interval[0] < after.value < after.interval[1]
+    e = gx.explain(model, NEW)
+    assert abs(e.ledger.unexplained) < 1e-4
+    assert set(e.ledger.node_parts) == {"model", "process"}
+    shown = card(model, NEW, model.default_method, Target(None))
+    assert shown["value"] == pytest.approx(after.value, rel=1e-3)
+    page = gx.report(model, [NEW, "CCO"], tmp_path / "report.html").read_text("utf-8")
+    assert "measured" in page
+    account = gx.kernel_account(model, NEW)
+    assert account.training[0].smiles == NEW
+    assert account.training[0].measured == "30"
 
 
 def test_what_cannot_be_adapted_is_refused_with_what_to_do(tmp_path):

@@ -291,6 +291,21 @@ def test_auto_writes_a_process_first_and_keeps_what_one_fold_chooses(
         assert gx.kernel_account(model, tested[0]["smiles"]).strongest()[0]
 
 
+def test_a_teacher_with_next_to_no_share_teaches_no_student(several, tmp_path, monkeypatch):
+    """The networks of the folds are the model, and their errors on them make its intervals."""
+    pytest.importorskip("lightning")
+    quick = training.FINETUNING.__class__(epochs=2, progress=False)
+    monkeypatch.setattr("graphxai.learning.table.FINETUNING", quick)
+    monkeypatch.setattr(training, "teacher_shares", lambda *readings: [0.01])
+    monkeypatch.setattr(training, "teach_network", lambda *given, **more: pytest.fail("taught"))
+    lines, table = [], clean_table(several, "smiles", ["size"])
+    options = {"model": "network", "split": "random", "progress": False}
+    model = gx.load(train_table(table, tmp_path, log=lines.append, **options))
+    assert "the teacher's share is below 2%: the networks stay as they are" in lines
+    assert len(model.members) == 4
+    assert math.isfinite(gx.predict(model, "CCO")["size"].interval[0])
+
+
 @pytest.mark.parametrize("options", [{"epochs": 3}, {"teacher": False}, {"init_weights": None}])
 def test_options_of_networks_choose_a_network(options):
     assert gx.TableSettings(**options).chosen_model == "network"

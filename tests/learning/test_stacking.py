@@ -8,7 +8,7 @@ from rdkit import Chem
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.conformal import nearest_similarities
-from graphxai.learning.teachers import choosing, forests, stacking
+from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.choosing import choose_teacher, simplex_weights
 from graphxai.learning.teachers.gaussian_process import Process, similarity
 from graphxai.learning.teachers.stacking import (
@@ -32,7 +32,6 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 20)
-    monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
 
 def labels():
@@ -124,21 +123,6 @@ def test_molecules_predicted_out_of_fold_are_kept_with_how_near_the_other_folds_
         np.testing.assert_array_equal(size.similarity[fold], nearest)
     before, y[:] = size.y.copy(), 7  # as distillation mixes labels with predictions
     np.testing.assert_array_equal(size.y, before)
-
-
-def test_minimol_is_a_source_where_it_is_installed(monkeypatch):
-    """Fingerprints that hold the answer take nearly all of the weight."""
-    sizes = {s: Chem.MolFromSmiles(s).GetNumAtoms() for s in SMILES}
-    monkeypatch.setattr(choosing, "minimol_installed", lambda: True)
-    monkeypatch.setattr(
-        stacking,
-        "minimol_fingerprints",
-        lambda smiles: np.array([[sizes[s]] * 4 for s in smiles], dtype=np.float32),
-    )
-    teacher = choose_teacher(TASKS[:1], SMILES, labels()[:, :1])
-    assert teacher.weights[0]["minimol"] > 0.5
-    predicted = teacher.predict(MoleculeFeatures(tuple(SMILES)))[0]
-    np.testing.assert_allclose(predicted, list(sizes.values()), atol=1.0)
 
 
 def test_few_carriers_approximate_a_process_and_leave_out_like_a_refit():

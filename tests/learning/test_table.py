@@ -28,7 +28,7 @@ from graphxai.learning.reliability import teacher_ahead, useless_tasks, verdicts
 from graphxai.learning.run import train_table
 from graphxai.learning.scores import METRICS, dummy_predictions, measure
 from graphxai.learning.splitting import table_split, table_tasks
-from graphxai.learning.teachers import choosing, forests
+from graphxai.learning.teachers import forests
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.joint_labels import shares_text
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
@@ -69,7 +69,6 @@ def few_trees(monkeypatch, request, small_networks):
         monkeypatch.setattr(training_scores, "RESAMPLES", 50)
     monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(training, "RECOMBINED", 20)
-    monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
 
 def read(path):

@@ -50,7 +50,6 @@ RNG = np.random.default_rng(0)
 def few_trees(monkeypatch):
     monkeypatch.setattr(forests, "TREES", 20)
     monkeypatch.setattr(training, "RECOMBINED", 20)
-    monkeypatch.setattr(choosing, "minimol_installed", lambda: False)
 
 
 def encoded(smiles, config):

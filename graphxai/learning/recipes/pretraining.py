@@ -27,6 +27,7 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, require_lightning
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.distillation import stored_array
+from graphxai.learning.recipes.minimol import minimol_fingerprints
 from graphxai.learning.settings import (
     RunSettings,
     TrainingSettings,
@@ -36,7 +37,6 @@ from graphxai.learning.settings import (
     repeating,
     written,
 )
-from graphxai.learning.teachers.stacking import minimol_fingerprints
 from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
 from graphxai.runtime.progress import in_chunks
 

