@@ -1,6 +1,6 @@
 """Compare trained models with the published methods of MoleculeACE, on activity cliffs too.
 
-    python benchmarks/moleculeace.py --data FOLDER --out runs/moleculeace
+    python benchmarks/moleculeace.py [--data FOLDER] [--out runs/moleculeace]
         [--tables CHEMBL234_Ki ...] [--seeds 0 1 2] [--report]
 
 MoleculeACE (van Tilborg 2022) has tables of ligands with their affinities, and says which of them
@@ -12,8 +12,9 @@ they are) and the errors by how far a molecule is from the training set, in the 
 `graphxai.trust`. Finished runs are not repeated, and `--report` trains nothing. The scores of every
 run are kept in moleculeace.json.
 
-FOLDER contains the tables and `published.csv`, with the columns dataset, algorithm, descriptor,
-rmse and cliff_rmse.
+FOLDER, by default `moleculeace` in `$GRAPHXAI_DATA`, contains the tables and `published.csv`, with
+the columns dataset, algorithm, descriptor, rmse and cliff_rmse. The first table printed is that of
+moleculeace.md.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from graphxai.learning.settings import TableSettings
 from graphxai.learning.table import split_table
 from graphxai.learning.teachers.choosing import choose_teacher
 from graphxai.learning.teachers.stacking import MoleculeFeatures
+from graphxai.runtime.download import data_root
 
 FloatArray = NDArray[np.float64]
 Counts = dict[str, tuple[int, float]]
@@ -197,8 +199,8 @@ def report(runs: Sequence[Mapping[str, Any]], published: pd.DataFrame) -> str:
         for measure in MEASURES
     }
     ranks = {measure: rank(scores, measure) for measure in MEASURES}
-    lines = [_row(["table", "seeds", "train", "test", "seconds", *methods, "rank of the network"])]
-    lines.append("|---" * (6 + len(methods)) + "|")
+    lines = [_row(["table", "seconds", *methods]), "|---" * (2 + len(methods)) + "|"]
+    of_tables = [_row(["table", "seeds", "train", "test", "rank of the network"]), "|---" * 5 + "|"]
     for name in pivots["rmse"].index:
         of_table = [run for run in runs if run["table"] == name]
         first = of_table[0]
@@ -207,11 +209,12 @@ def report(runs: Sequence[Mapping[str, Any]], published: pd.DataFrame) -> str:
             f"{pivots['rmse'][m][name]:.3f} / {pivots['cliff_rmse'][m][name]:.3f}" for m in methods
         ]
         place = ", ".join(str(ranks[measure][name]) for measure in MEASURES)
-        sizes = [str(len(of_table)), str(first["train"]), str(first["test"]), str(seconds)]
-        lines.append(_row([name, *sizes, *cells, place]))
+        lines.append(_row([name, str(seconds), *cells]))
+        sizes = [str(len(of_table)), str(first["train"]), str(first["test"])]
+        of_tables.append(_row([name, *sizes, place]))
     means = {measure: pivot.mean() for measure, pivot in pivots.items()}
     cells = [f"{means['rmse'][m]:.3f} / {means['cliff_rmse'][m]:.3f}" for m in methods]
-    lines.append(_row(["mean", "", "", "", "", *cells, ""]))
+    lines += [_row(["mean", "", *cells]), "", *of_tables]
     lines += ["", _row(["method", *MEASURES.values()]), "|---" * 3 + "|"]
     order = means["rmse"].sort_values().index
     lines += [_row([m, *(f"{means[k][m]:.3f}" for k in MEASURES)]) for m in order]
@@ -278,10 +281,10 @@ def keep(runs: Sequence[Mapping[str, Any]], results: Path) -> list[dict[str, Any
 def main() -> None:
     """Train the requested models that are missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=data_root() / "moleculeace")
+    parser.add_argument("--out", type=Path, default=Path("runs/moleculeace"))
     parser.add_argument("--tables", nargs="+", default=None)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--report", action="store_true", help="only print what is there")
     args = parser.parse_args()
     paths = {path.stem: path for path in args.data.glob("CHEMBL*.csv")}

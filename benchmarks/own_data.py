@@ -1,6 +1,6 @@
 """Compare models of public tables with forests and chemprop on the same test molecules.
 
-    python benchmarks/own_data.py --data FOLDER --out runs/own-data [--tables solubility ...]
+    python benchmarks/own_data.py [--data FOLDER] [--out runs/own-data] [--tables solubility ...]
         [--splits scaffold random] [--seeds 0] [--chemprop COMMAND] [--report]
 
 The script trains on each table as `graphxai train` does, with its defaults. Every run scores its
@@ -8,9 +8,10 @@ own forests. chemprop is trained with its defaults and the run's seed on the sam
 validation and test molecules. It belongs in its own environment, and COMMAND starts it (`chemprop`,
 with a recent Lightning `env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 chemprop`). Finished runs are not
 repeated, and `--report` trains nothing. The scores of every run are kept in own_data.json, so that
-the runs can be made on several days. At the end the tables of own_data.md are printed.
+the runs can be made on several days. At the end tables are printed, that of own_data.md first.
 
-FOLDER contains `bace/raw/bace.csv` and the tables of `benchmarks/zoo.py`.
+FOLDER, by default `$GRAPHXAI_DATA`, contains `bace/raw/bace.csv` and the tables of
+`benchmarks/zoo.py`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import json
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -30,16 +31,28 @@ from numpy.typing import NDArray
 from zoo import MODELS, PublicTable, write_table
 
 from graphxai.datasets.labels import is_missing
+from graphxai.evaluation.output import markdown_table
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
 from graphxai.learning.scores import measure
+from graphxai.runtime.download import data_root
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float, float]  # value, low, high
 NAMES = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}
 RIVALS = ("forest", "descriptor_forest", "chemprop")
+GAP = "network minus the best of the other three"
 RESULTS = Path(__file__).with_suffix(".json")
 BACE = "../bace/raw/bace.csv"
+ON_PAGE = {
+    "solubility": "ESOL",
+    "lipophilicity": "Lipophilicity",
+    "blood-brain-barrier": "BBBP",
+    "tox21": "Tox21",
+    "hiv": "HIV",
+    "bace": "BACE, class",
+    "bace-pic50": "BACE, pIC50",
+}
 CLASSES = {"0": "inactive", "1": "active"}
 TABLES = {
     **MODELS,
@@ -242,6 +255,16 @@ def cells(runs: Sequence[RunScores], seeds: str) -> list[str]:
     return [first[0].table, first[0].split, seeds, first[0].metric, count, *shown, gap]
 
 
+def of_page(pooled: Mapping[tuple[str, str], Sequence[RunScores]]) -> Iterator[str]:
+    """Yield the lines of the page's table, where the best of all is bold."""
+    rows = []
+    for (name, split), runs in pooled.items():
+        _, _, _, _, _, network, *rivals, gap = cells(runs, "")
+        best = all(float(network) >= float(rival) for rival in rivals if rival)
+        rows.append([ON_PAGE.get(name, name), split, f"**{network}**" if best else network, gap])
+    yield from markdown_table(["table", "split", "network", GAP], rows)
+
+
 def report(rows: Sequence[TargetScores]) -> None:
     """Print the means over seeds of every table and split, then every run, then single targets."""
     runs: dict[tuple[str, str, int], RunScores] = {}
@@ -260,9 +283,10 @@ def report(rows: Sequence[TargetScores]) -> None:
             for row in run
         ],
     ]
+    print("\n".join(of_page(pooled)))
     names = ["table", "split", "seed", "score", "test", "network"]
     names += [NAMES.get(key, key) for key in RIVALS]
-    header = [*names, "network minus the best of the other three"]
+    header = [*names, GAP]
     for lines in filter(None, tables):
         print("\n|", " | ".join(header), "|\n" + "|---" * len(header) + "|")
         for line in lines:
@@ -272,8 +296,8 @@ def report(rows: Sequence[TargetScores]) -> None:
 def main() -> None:
     """Train the requested models that are missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=data_root())
+    parser.add_argument("--out", type=Path, default=Path("runs/own-data"))
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
     parser.add_argument("--splits", nargs="+", default=["scaffold", "random"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])

@@ -4,9 +4,10 @@
     python benchmarks/tables.py                  # all, hours
     python benchmarks/tables.py values --limit 4 --out runs/trial   # printed, of few graphs
 
-The tables that compare methods are written into the pages, between `<!-- made by make tables: NAME
--->` and `<!-- end -->`. The other scripts write or print their own tables; what they print is kept
-in `runs/tables/NAME.md`. Everything goes on where it was interrupted.
+Tables are written into the pages, between `<!-- made by make tables: NAME -->` and `<!-- end -->`:
+those that compare methods, and the first table that another script prints. All that a script
+prints is kept in `runs/tables/NAME.md`, and some write their pages themselves. With `--limit`, a
+script runs its trial, where it has one. Everything goes on where it was interrupted.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +52,51 @@ HYBRIDS = {
 }
 VALUES = {"lipophilicity": "log D", "solubility": "log solubility"}
 RENDERED = Mapping[str, Callable[[dict[str, Report]], Iterator[str]]]  # by page
-# Scripts that have tables of their own, what they are called with, and their pages.
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that makes tables of its own.
+
+    Attributes:
+        page: the page that has them.
+        calls: what is called, one after another: a script in `benchmarks/` with its arguments.
+        trial: a call of seconds that makes the same tables of little, where `{out}` is a folder;
+            None if there is none.
+    """
+
+    page: str
+    calls: tuple[str, ...]
+    trial: str | None = None
+
+
 SCRIPTS = {
-    "kinds": ("kinds.py", "results/kinds.md"),
-    "spellings": ("spellings.py", "results/spellings.md"),
-    "ways": ("ways.py", "results/ways.md"),
-    "hybrids": ("hybrids.py test", "hybrids.md"),
-    "faithfulness": ("faithfulness.py test", "faithfulness.md"),
-    "ground-truth": ("ground_truth.py --out runs/ground-truth", "ground_truth.md"),
-    "reproduce": ("reproduce.py --out runs/reproduce", "reproduce.md"),
-    "moleculeace": ("moleculeace.py --report", "moleculeace.md"),
-    "own-data": ("own_data.py --report", "own_data.md"),
-    "speed": ("speed.py", "speed.md"),
+    "kinds": Script("benchmarks/results/kinds.md", ("kinds.py",)),
+    "spellings": Script("benchmarks/results/spellings.md", ("spellings.py",)),
+    "ways": Script("benchmarks/results/ways.md", ("ways.py",), "ways.py --compounds 6"),
+    "hybrids": Script("benchmarks/hybrids.md", ("hybrids.py train", "hybrids.py test")),
+    "shares": Script(
+        "benchmarks/results/shares.md",
+        ("hybrids.py train", "shares.py"),
+        "shares.py --compounds 3 --bundled --out {out}",
+    ),
+    "faithfulness": Script(
+        "benchmarks/faithfulness.md", ("faithfulness.py train", "faithfulness.py test")
+    ),
+    "ground-truth": Script(
+        "benchmarks/ground_truth.md", ("ground_truth.py --out runs/ground-truth",)
+    ),
+    "reproduce": Script("benchmarks/reproduce.md", ("reproduce.py --out runs/reproduce",)),
+    "moleculeace": Script(
+        "benchmarks/moleculeace.md", ("moleculeace.py",), "moleculeace.py --report"
+    ),
+    "own-data": Script("benchmarks/own_data.md", ("own_data.py",), "own_data.py --report"),
+    "removal": Script(
+        "docs/howto/own-table.md",
+        ("removal.py",),
+        "removal.py --epochs 1 --compounds 80 --out {out}",
+    ),
+    "speed": Script("benchmarks/speed.md", ("speed.py",)),
 }
 
 
@@ -265,13 +300,30 @@ def make(name: str, out: Path, limit: int | None) -> None:
             else:
                 write_block(ROOT / page, name, render(reports))
         return
-    script, *arguments = SCRIPTS[name][0].split()
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
-    printed = subprocess.run(
-        command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    script = SCRIPTS[name]
+    if limit:
+        said = f"{name} has no trial."
+        print(printed_by(script.trial.format(out=folder)) if script.trial else said)
+        return
+    printed = [printed_by(call) for call in script.calls][-1]
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.with_suffix(".md").write_text(printed, encoding="utf-8")
+    if f"<!-- made by make tables: {name} -->" in (ROOT / script.page).read_text(encoding="utf-8"):
+        write_block(ROOT / script.page, name, iter(first_table(printed)))
+
+
+def printed_by(call: str) -> str:
+    """Run a script of this folder, and return what it prints."""
+    script, *arguments = call.split()
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def first_table(printed: str) -> list[str]:
+    """Return the lines of the first table in a text."""
+    lines = printed.splitlines()
+    start = next(k for k, line in enumerate(lines) if line.startswith("|"))
+    return list(takewhile(lambda line: line.startswith("|"), lines[start:]))
 
 
 def main() -> None:
@@ -283,7 +335,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     pages = {name: ", ".join(table.pages) for name, table in TABLES.items()}
-    pages |= {name: f"benchmarks/{page}" for name, (_, page) in SCRIPTS.items()}
+    pages |= {name: script.page for name, script in SCRIPTS.items()}
     if unknown := set(options.tables) - set(pages):
         parser.error(f"no table {', '.join(sorted(unknown))}; there are {', '.join(pages)}.")
     if options.list:

@@ -1,8 +1,10 @@
 """Hand over 500 compounds in every way, and compare the answers of all bundled models.
 
 The ways are those of `tests/helpers/ways.py`: `python benchmarks/ways.py` writes `results/ways.md`.
+With `--compounds 6` the page of so few is printed instead.
 """
 
+import argparse
 import sys
 import warnings
 from collections.abc import Iterator
@@ -29,12 +31,12 @@ TARGET = ROOT / "benchmarks" / "results" / "ways.md"
 SMALLEST_ION = 8  # heavy atoms; a smaller compound is itself a counter-ion or a solvent
 
 
-def compounds() -> list[Chem.Mol]:
+def compounds(count: int) -> list[Chem.Mol]:
     """Return test compounds of all models in turn, each without a counter-ion."""
     in_turn = zip_longest(*map(test_part, MODELS))
     texts = dict.fromkeys(text for row in in_turn for text in row if text and "." not in text)
     mols = map(Chem.MolFromSmiles, texts)
-    return [mol for mol in mols if mol.GetNumAtoms() > SMALLEST_ION][:COMPOUNDS]
+    return [mol for mol in mols if mol.GetNumAtoms() > SMALLEST_ION][:count]
 
 
 def handed_over(way: str, mols: list[Chem.Mol]) -> dict[int, str | Chem.Mol]:
@@ -50,10 +52,10 @@ def handed_over(way: str, mols: list[Chem.Mol]) -> dict[int, str | Chem.Mol]:
     return given
 
 
-def differing_rows(name: str) -> Iterator[int]:
+def differing_rows(name: str, count: int) -> Iterator[int]:
     """Yield how many rows of predictions, and of explanations, depend on others beside them."""
     model, texts = gx.load(name), test_part(name)
-    texts = texts[:: max(1, len(texts) // IN_COMPANY)][:IN_COMPANY]
+    texts = texts[:: max(1, len(texts) // count)][:count]
     numbers = range(len(texts))
     for batch in (PredictBatch(model), ExplainBatch(model)):
         alone = [batch([text], [k])[0] for k, text in enumerate(texts)]
@@ -65,9 +67,9 @@ def differing_rows(name: str) -> Iterator[int]:
         yield len(differing)
 
 
-def table() -> str:
+def table(count: int = COMPOUNDS, in_company: int = IN_COMPANY) -> str:
     """Return the page: for each way, the largest change of any model and how many compounds."""
-    mols = compounds()
+    mols = compounds(count)
     texts = [Chem.MolToSmiles(mol) for mol in mols]
     models = [gx.load(name) for name in MODELS]
     expected = [outputs(model, texts) for model in models]
@@ -76,6 +78,8 @@ def table() -> str:
     by_way: dict[str, dict[int, str | Chem.Mol]] = {w: handed_over(w, mols) for w in WAYS}
     by_way |= {f"own {suffix} file": given for suffix, given in in_own_files(texts)}
     for way, given in (by_way | {coming: dict(enumerate(texts))}).items():
+        if not given:  # of a few compounds
+            continue
         largest, adrift = 0.0, np.zeros(len(given), bool)
         for model, of_model in zip(models, expected, strict=True):
             with coming_perception() if way == coming else nullcontext():
@@ -83,13 +87,16 @@ def table() -> str:
             change = np.nan_to_num(np.abs(answers - of_model[list(given)]), nan=np.inf).max(1)
             largest, adrift = max(largest, float(change.max())), adrift | (change > TOLERANCE)
         row = f"| {way} | {len(given)} | {largest:.6f} | {int(adrift.sum())} |"
-        print(row, [texts[k] for k, bad in zip(given, adrift, strict=True) if bad], flush=True)
+        adrift_texts = [texts[k] for k, bad in zip(given, adrift, strict=True) if bad]
+        print(row, adrift_texts, file=sys.stderr, flush=True)
         if adrift.any():
             moved.append(row)
         else:
             most = max(most, largest)
             rows.append(way if len(given) == len(mols) else f"{way} ({len(given)})")
-    alone = [f"| {name} | {' | '.join(map(str, differing_rows(name)))} |" for name in MODELS]
+    alone = [
+        f"| {name} | {' | '.join(map(str, differing_rows(name, in_company)))} |" for name in MODELS
+    ]
     return "\n".join(
         [
             "# Ways of handing over a compound",
@@ -109,7 +116,7 @@ def table() -> str:
             "",
             "## Rows in any company",
             "",
-            f"Rows of {IN_COMPANY} test compounds of each model, in twos, in sevens and all"
+            f"Rows of {in_company} test compounds of each model, in twos, in sevens and all"
             " together, of which a byte differs from the row of the compound alone.",
             "",
             "| model | rows of `predict` | rows of `explain` |",
@@ -121,6 +128,12 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compounds", type=int, help="print the page of so few")
+    few = parser.parse_args().compounds
     warnings.simplefilter("ignore")
     with rdBase.BlockLogs():
-        TARGET.write_text(table(), encoding="utf-8")
+        if few:
+            print(table(few, few))
+        else:
+            TARGET.write_text(table(), encoding="utf-8")
