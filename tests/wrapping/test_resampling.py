@@ -88,7 +88,7 @@ def test_a_graph_in_a_batch_is_measured_as_it_is_alone(model, atoms, monkeypatch
     keeps = [torch.rand(6, len(g.x), generator=generator) < 0.5 for g in graphs]
     how = Resampling(atoms, draws=3)
     together = outputs_of_many(model, graphs, keeps, "resample", how)
-    monkeypatch.setattr("graphxai.wrapping.removal.MAX_PAIRS", 1)
+    monkeypatch.setattr("graphxai.contract.batching.CACHED_PAIRS", 1)
     for data, keep, outputs in zip(graphs, keeps, together, strict=True):
         alone = outputs_of_parts(model, data, keep, "resample", how)
         torch.testing.assert_close(outputs, alone, atol=1e-5, rtol=1e-4)
