@@ -99,7 +99,7 @@ test-install: $(TYPES_READY)
 coverage: $(RELEASE_READY)
 	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html
 
-# Hours: as many CHANGES, drawn from all modules by SEED, each face the tests of their module.
+# Hours: as many CHANGES, drawn from all modules by SEED, each face the tests that run the changed line.
 CHANGES ?= 300
 mutants: $(RELEASE_READY)
 	$(ONE_THREAD) $(BIN)/python tests/mutants.py --everywhere $(CHANGES) --seed $(SEED)

@@ -1,50 +1,49 @@
 """Change modules in small ways, and list the changes that no test notices.
 
     python tests/mutants.py --everywhere 300      # drawn from all modules, by their lines
-    python tests/mutants.py                       # 40 of each module of the core, two hours
+    python tests/mutants.py                       # 40 of each module of the core
     python tests/mutants.py --sample 10 rules/conservative.py
+    python tests/mutants.py --everywhere 100 --near 2 --most 20    # a rough answer, in less time
 
-Cosmic Ray makes the changes in a copy of the last commit, one at a time, and the tests named in
-`SUBJECTS` are run for each. For other modules these are the test files that name most of what the
-module defines, and those that name most of what its importers define. Changes of types and of
-identities are left out. The same seed draws the same changes. `mutants_without_effect.toml` lists
-changes that no test can notice, each with the reason.
+Cosmic Ray makes the changes in a copy of the last commit, one at a time. All tests are run once, to
+note which lines each of them runs. A change then faces the tests that run the changed line, the
+shortest first (`helpers/judging.py`). With `--near`, these are only those of the test files that
+name most of what the module defines, and of those that name most of what its importers define.
+Changes of types and of identities are left out. The same seed draws the same changes.
+`mutants_without_effect.toml` lists changes that no test can notice, each with the reason.
 
-What was tried is kept in `.mutants/`. A second run of an unchanged module goes on where the first
-one was stopped, and then tries the changes again that no test noticed.
+What was tried is kept in `.mutants/`, and a second run goes on where the first one was stopped.
+With `--again` it tries the changes once more that no test noticed.
 
-A test that fails without any change would notice every change. So the tests that noticed one are
-run once more at the end, without a change, and what one that fails then had noticed is not counted.
+A test that fails without any change would notice every change. Those that fail in the first run, or
+alone, judge nothing.
 """
 
 import argparse
-import hashlib
 import importlib
-import math
+import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from functools import cache
 from pathlib import Path
+from typing import Any
 
-import pytest
-from cosmic_ray.commands import init
-from cosmic_ray.mutating import use_mutation
-from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkItem, WorkResult
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+from judging import Judge, Mutant, collected, imported, in_child  # noqa: E402
+
 KEPT_RESULTS = ROOT / ".mutants"
 WITHOUT_EFFECT = Path(__file__).with_name("mutants_without_effect.toml")
 
@@ -90,8 +89,7 @@ SUBJECTS = {
     "datasets/tables/typed.py": TABLES,
 }
 # `X | None` is a type nearly everywhere, and `==` for `is` makes no difference where it is used.
-LIMIT = 300  # seconds for the tests of one change, if they take a fifth of that without it
-MOST_FILES = 4  # of tests of a module for which none are named, and as many of its importers'
+MOST_FILES = 4  # of tests of a module, for changes of what runs at import
 LEFT_OUT = ("BinaryOperator_BitOr", "ExceptionReplacer", "RemoveDecorator", "_Is")
 KEPT = ("ReplaceComparisonOperator_Is_IsNot", "ReplaceComparisonOperator_IsNot_Is")
 
@@ -143,32 +141,44 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=40, help="changes of each module at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--everywhere", type=int, help="changes, drawn from all modules")
+    parser.add_argument("--of", type=int, help="modules at most of which these are drawn")
+    parser.add_argument("--near", type=int, help="test files of each module, and of its importers")
+    parser.add_argument("--most", type=float, default=120, help="seconds of tests of a change")
+    parser.add_argument("--longest", type=float, default=1e9, help="seconds of a file of tests")
+    parser.add_argument("--again", action="store_true", help="try again what no test noticed")
     options = parser.parse_args()
     os.chdir(ROOT)
     samples = dict.fromkeys(options.modules, options.sample)
     if options.everywhere:
-        samples = drawn(options.everywhere, options.seed)
+        samples = drawn(options.everywhere, options.seed, options.of)
     if unknown := set(samples) - set(modules()):
         parser.error(f"there is no module {min(unknown)!r} under graphxai/")
-    reasons = changes_without_effect()
     KEPT_RESULTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(copied(Path(folder)))
-        tallies = [tried(name, n, options.seed, reasons) for name, n in samples.items()]
-        if broken := failing_without_a_change():
-            raise SystemExit("these tests fail without a change:\n" + "\n".join(broken))
+        mutants = [m for name, n in samples.items() for m in sampled(name, n, options.seed)]
+        results = tried(mutants, options)
+    reasons = changes_without_effect()
+    tallies = [counted(name, results, reasons) for name in samples]
+    for tally in tallies:
+        print("\n".join((str(tally), *tally.survivors)))
     killed = sum(tally.num_killed for tally in tallies)
-    counted = killed + sum(len(tally.survivors) for tally in tallies)
-    print(f"in all: {killed} of {counted} changes with an effect were noticed")
+    num_counted = killed + sum(len(tally.survivors) for tally in tallies)
+    print(f"in all: {killed} of {num_counted} changes with an effect were noticed")
 
 
-def drawn(count: int, seed: int) -> Counter[str]:
-    """Draw changes of modules, as often as a module has lines, and return how many of each."""
-    files = {
-        module: (Path("graphxai") / module).read_text(encoding="utf-8") for module in modules()
-    }
-    lines = [len(text.splitlines()) for text in files.values()]
-    return Counter(random.Random(seed).choices(list(files), lines, k=count))
+def drawn(count: int, seed: int, most: int | None) -> Counter[str]:
+    """Draw changes of modules, as often as a module has lines, and return how many of each.
+
+    If there are to be at most so many modules, these are drawn first.
+    """
+    files = modules()
+    lengths = [len((Path("graphxai") / m).read_text(encoding="utf-8").splitlines()) for m in files]
+    chance = random.Random(seed)
+    if most is not None:
+        subset = set(chance.sample(range(len(files)), most))
+        lengths = [length if k in subset else 0 for k, length in enumerate(lengths)]
+    return Counter(chance.choices(files, lengths, k=count))
 
 
 def modules() -> list[str]:
@@ -179,16 +189,22 @@ def modules() -> list[str]:
     return sorted({path.relative_to("graphxai").as_posix() for path in paths})
 
 
-def tests_of(module: str) -> tuple[str, ...]:
-    """Return the tests that have to notice a change of a module, with the nearest first."""
-    if module in SUBJECTS:
-        return SUBJECTS[module]
+def nearest_files(module: str, most: int) -> list[str]:
+    """Return the test files that are nearest to a module, or the folders named for it."""
     importing = re.compile(rf"\b{Path(module).stem} import ")
     texts = {each: (Path("graphxai") / each).read_text(encoding="utf-8") for each in modules()}
     importers = [each for each, text in texts.items() if importing.search(text)]
     near, far = naming([module]), naming(importers)
-    chosen = dict.fromkeys((*near[:MOST_FILES], *far[:MOST_FILES]))
-    return tuple(chosen) or ("test_api.py", "cli/test_cli.py")
+    near = near[:most] if module not in SUBJECTS or most < MOST_FILES else [*SUBJECTS[module]]
+    return [*dict.fromkeys((*near, *far[: most // 2]))] or ["test_api.py", "cli/test_cli.py"]
+
+
+def test_files() -> list[Path]:
+    """Return the files of the tests of what the package computes, writes and shows."""
+    files = sorted(Path("tests").rglob("test_*.py"))
+    return [
+        path for path in files if path.parts[1] not in ("install", "walkthroughs", "benchmarks")
+    ]
 
 
 def naming(named: Sequence[str]) -> list[str]:
@@ -202,11 +218,9 @@ def naming(named: Sequence[str]) -> list[str]:
     # below the room, also the folders: tests of a report are those of `tables/report/`
     stems = {Path(part).stem for module in named for part in module.split("/")[1:] or [module]}
     rooms = {module.split("/")[0] for module in named}
-    files = {path.relative_to("tests"): path for path in Path("tests").rglob("test_*.py")}
     words = {
-        name: set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-        for name, path in files.items()
-        if name.parts[0] not in ("install", "walkthroughs", "benchmarks")
+        path.relative_to("tests"): set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+        for path in test_files()
     }
     counts = Counter(word for each in words.values() for word in each)
     scores = {}
@@ -219,13 +233,6 @@ def naming(named: Sequence[str]) -> list[str]:
         if score:
             scores[name.as_posix()] = score + 0.5 * (name.parts[0] in rooms)
     return sorted(scores, key=lambda name: (-scores[name], name))
-
-
-def failing_without_a_change() -> list[str]:
-    """Run the tests that noticed a change once more, and return those that fail without any."""
-    noticing = Path("noticing.txt")
-    names = sorted(set(noticing.read_text().splitlines())) if noticing.exists() else []
-    return [name for name in names if not passes([name])]
 
 
 def changes_without_effect() -> dict[Change, str]:
@@ -242,7 +249,7 @@ def copied(folder: Path) -> Path:
     subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)
     # A compiled file is recognised by its content, so that none of a changed module is ever used.
     compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
-    subprocess.run([*compiling, "graphxai", "models", "datasets", "tests"], cwd=copy, check=True)
+    subprocess.run([*compiling, "graphxai", "models", "datasets"], cwd=copy, check=True)
     os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, str(copy))
     sys.dont_write_bytecode = True
@@ -251,28 +258,36 @@ def copied(folder: Path) -> Path:
     return copy
 
 
-def tried(module: str, sample: int, seed: int, reasons: dict[Change, str]) -> Tally:
-    """Try a sample of the changes of a module in the copy, where this process is."""
-    path = Path("graphxai") / module
-    version = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    kept = KEPT_RESULTS / f"{module.replace('/', '-')}-{version}-{sample}-{seed}.sqlite"
-    with use_db(str(kept), WorkDB.Mode.create) as changes:
-        if not changes.num_work_items:
-            init([path], changes, operator_cfgs={})
-            leave_out(changes, sample, seed)
-        try_pending(changes, module, reasons)
-        tally = counted(module, changes, reasons)
-    print("\n".join((str(tally), *tally.survivors)), flush=True)
-    return tally
+def sampled(module: str, sample: int, seed: int) -> list[Mutant]:
+    """Draw changes of a module."""
+    before = (Path("graphxai") / module).read_text(encoding="utf-8")
+    nodes = [*ast_nodes(get_ast(before))]
+    places = [
+        (start, name, number)
+        for name in operator_names()
+        if is_worth_trying(name) and not get_operator(name).arguments()
+        for number, (start, _) in enumerate(positions(nodes, name))
+    ]
+    chosen = random.Random(seed).sample(sorted(places), min(sample, len(places)))
+    changed = [
+        (line, mutate_code(before, get_operator(name)(), number))
+        for (line, _), name, number in sorted(chosen)
+    ]
+    return [Mutant(module, before, after, line) for line, after in changed if is_python(after)]
 
 
-def leave_out(changes: WorkDB, sample: int, seed: int) -> None:
-    """Mark as skipped the changes of types, and all others but a sample of them."""
-    items = sorted(changes.work_items, key=place)
-    chosen = [item for item in items if is_worth_trying(place(item)[1])]
-    chosen = random.Random(seed).sample(chosen, min(sample, len(chosen)))
-    skipped = {item.job_id for item in items} - {item.job_id for item in chosen}
-    changes.set_multiple_results(skipped, WorkResult(WorkerOutcome.SKIPPED))
+def is_python(text: str | None) -> bool:
+    """Return whether a text can be compiled, so that only a test can notice the change."""
+    try:
+        return text is not None and bool(compile(text, "module", "exec"))
+    except SyntaxError:
+        return False
+
+
+def positions(nodes: Sequence[Any], operator: str) -> Iterator[Any]:
+    """Yield where an operator of Cosmic Ray can change a module."""
+    for node in nodes:
+        yield from get_operator(operator)().mutation_positions(node)
 
 
 def is_worth_trying(operator: str) -> bool:
@@ -280,111 +295,79 @@ def is_worth_trying(operator: str) -> bool:
     return operator.endswith(KEPT) or not any(part in operator for part in LEFT_OUT)
 
 
-def place(item: WorkItem) -> tuple[tuple[int, int], str, int]:
-    """Return where a change is, which operator makes it, and its number among those."""
-    (mutation,) = item.mutations
-    return mutation.start_pos, mutation.operator_name, mutation.occurrence
+def tried(mutants: Sequence[Mutant], options: argparse.Namespace) -> dict[Mutant, str]:
+    """Try changes in the copy, where this process is, and return which test noticed each."""
+    results, waiting = KEPT_RESULTS / "results.jsonl", Path("waiting.jsonl")
+    earlier = dict(lines_of(results))
+    due = [m for m in mutants if not earlier.get(m.digest, "" if options.again else None)]
+    due = [m for m in due if options.again or m.digest not in earlier]
+
+    def keep(mutant: Mutant, noticed: str) -> None:
+        append(results, [mutant.digest, noticed])
+        print(f"{mutant.module}:{mutant.line}: {noticed or 'SURVIVED'}", flush=True)
+
+    def say(mutant: Mutant, noticed: str | None, names: Sequence[str]) -> None:
+        if noticed is None:
+            append(waiting, [mutant.digest, names])
+        else:
+            keep(mutant, noticed)
+
+    every = [path.relative_to("tests").as_posix() for path in test_files()]
+    near = options.near
+    files = {m.module: every if near is None else nearest_files(m.module, near) for m in due}
+    if due:
+        judge = Judge(due, files, KEPT_RESULTS, options.longest, options.most, say)
+        chosen = sorted({name for names in files.values() for name in names})
+        in_child(lambda: collected(chosen, judge), silent=False)
+    of_waiting = dict(lines_of(waiting))
+    for mutant in due:
+        if mutant.digest in of_waiting:
+            near = [
+                f"tests/{name}" for name in nearest_files(mutant.module, options.near or MOST_FILES)
+            ]
+            keep(mutant, imported(mutant, of_waiting[mutant.digest] or near))
+    found = dict(lines_of(results))
+    return {mutant: found[mutant.digest] for mutant in mutants if mutant.digest in found}
 
 
-def try_pending(changes: WorkDB, module: str, reasons: dict[Change, str]) -> None:
-    """Run the tests with each change that was not tried yet, or that survived without a reason."""
-    settled = {
-        job
-        for job, result in changes.results
-        if result.test_outcome != TestOutcome.SURVIVED or change_of(module, result) in reasons
-    }
-    pending = [item for item in changes.work_items if item.job_id not in settled]
-    if not pending:
-        return
-    tests = tests_of(module)
-    for item in sorted(pending, key=place):
-        changes.set_result(item.job_id, outcome_of(item, tests))
+def append(path: Path, value: Any) -> None:
+    """Add a value to a file of JSON lines."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(value) + "\n")
 
 
-def outcome_of(item: WorkItem, tests: Sequence[str]) -> WorkResult:
-    """Make a change, run the tests, and take the change back."""
-    (mutation,) = item.mutations
-    operator = get_operator(mutation.operator_name)(**mutation.operator_args)
-    limit, passed = 0.0, None
-    while passed is None and limit < (longest := LIMIT if not limit else 5 * duration(tests)):
-        limit = longest
-        with use_mutation(mutation.module_path, operator, mutation.occurrence) as (before, after):
-            passed = passes(tests, limit)
-    diff = "\n".join(unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))
-    outcome = TestOutcome.SURVIVED if passed else TestOutcome.KILLED
-    return WorkResult(WorkerOutcome.NORMAL, test_outcome=outcome, diff=diff)
+def lines_of(path: Path) -> list[Any]:
+    """Return the values of a file of JSON lines, or none if there is no file."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
 
 
-@cache
-def duration(tests: Sequence[str]) -> float:
-    """Return how many seconds tests take without a change."""
-    started = time.monotonic()
-    passes(tests)
-    return time.monotonic() - started
+def counted(module: str, results: dict[Mutant, str], reasons: dict[Change, str]) -> Tally:
+    """Count the changes of a module that were tried, and describe those that survived."""
+    survived = [m for m, noticed in results.items() if m.module == module and not noticed]
+    unexplained = [mutant for mutant in survived if change_of(mutant) not in reasons]
+    num_tried = sum(mutant.module == module for mutant in results)
+    lines = [
+        "\n    ".join((f"  line {mutant.line}", *changed_lines(mutant))) for mutant in unexplained
+    ]
+    without_effect = len(survived) - len(unexplained)
+    return Tally(module, num_tried - len(survived), without_effect, tuple(lines))
 
 
-def passes(tests: Sequence[str], limit: float = math.inf) -> bool | None:
-    """Run tests in a copy of this process, which has imported other libraries already.
-
-    The result is None if they take longer than `limit` seconds.
-    """
-    child = os.fork()
-    if not child:
-        os.setpgrp()  # so that programs started by tests end with them
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(silence, stream)
-        paths = [f"tests/{name}" for name in tests]
-        options = ["-x", "-p", "no:cacheprovider"]
-        os._exit(bool(pytest.main([*options, *paths], plugins=[Noticing()])))
-    end = time.monotonic() + limit
-    while True:
-        number, status = os.waitpid(child, os.WNOHANG)
-        if number:
-            return status == 0
-        if time.monotonic() > end:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None
-        time.sleep(0.02)
-
-
-class Noticing:
-    """Write down which test noticed a change."""
-
-    def pytest_runtest_logreport(self, report):
-        if report.failed:
-            with open("noticing.txt", "a", encoding="utf-8") as file:
-                file.write(report.nodeid.removeprefix("tests/") + "\n")
-
-
-def change_of(module: str, result: WorkResult) -> Change:
-    """Return the change that was tried."""
+def change_of(mutant: Mutant) -> Change:
+    """Return the lines that a change takes away and adds."""
     before, after = (
-        "\n".join(line[1:].strip() for line in changed_lines(result) if line[0] == sign)
+        "\n".join(line[1:].strip() for line in changed_lines(mutant) if line[0] == sign)
         for sign in "-+"
     )
-    return Change(module, before, after)
+    return Change(mutant.module, before, after)
 
 
-def changed_lines(result: WorkResult) -> list[str]:
+def changed_lines(mutant: Mutant) -> list[str]:
     """Return the lines that were taken away or added, with - or + before them."""
-    lines = (result.diff or "").splitlines()
+    texts = (text.splitlines() for text in (mutant.before, mutant.after))
+    lines = unified_diff(*texts, n=0, lineterm="")
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-
-
-def counted(module: str, changes: WorkDB, reasons: dict[Change, str]) -> Tally:
-    """Count the changes that were tried, and describe those that survived without a reason."""
-    items = {item.job_id: item for item in changes.work_items}
-    results = [(items[job], r) for job, r in changes.results if r.test_outcome is not None]
-    survived = [(item, result) for item, result in results if not result.is_killed]
-    unexplained = [pair for pair in survived if change_of(module, pair[1]) not in reasons]
-    lines = [
-        "\n    ".join((f"  line {place(item)[0][0]}, {place(item)[1]}", *changed_lines(result)))
-        for item, result in sorted(unexplained, key=lambda pair: place(pair[0]))
-    ]
-    num_killed = len(results) - len(survived)
-    return Tally(module, num_killed, len(survived) - len(unexplained), tuple(lines))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batching import fitting, num_fitting
 from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_outputs
 from graphxai.contract.target import Target
@@ -229,7 +230,6 @@ def explained_output(
 
 
 Operator = Literal["mask", "zero"]
-MAX_PAIRS = 50_000  # how many token pairs a pass may have before it no longer fits the cache
 
 
 def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None:
@@ -318,23 +318,14 @@ def encode_parts(
         parts, place = keep[:, graph, : sizes[graph]].unique(dim=0, return_inverse=True)
         places.append((graph, len(rows), place))
         rows += [(graph, part) for part in parts]
+    passes = fitting([len(part) + 1 for _, part in rows])
     outputs = torch.cat(
-        [_encode_rows(model, tokens, batch, part, bias, operator) for part in _fitting(rows)]
+        [_encode_rows(model, tokens, batch, rows[some], bias, operator) for some in passes]
     )
     result = outputs.new_empty(*keep.shape[:2], outputs.shape[-1])
     for graph, first, place in places:
         result[:, graph] = outputs[first + place]
     return result
-
-
-def _fitting(rows: list[tuple[int, Tensor]]) -> Iterator[list[tuple[int, Tensor]]]:
-    """Cut the parts of graphs (N,), which grow in size, into passes with as many as fit."""
-    start = 0
-    for stop in range(1, len(rows) + 1):
-        tokens = len(rows[min(stop, len(rows) - 1)][1]) + 1
-        if stop == len(rows) or (stop + 1 - start) * tokens**2 > MAX_PAIRS:
-            yield rows[start:stop]
-            start = stop
 
 
 def _encode_rows(
@@ -360,6 +351,6 @@ def _encode_rows(
 def in_passes(batch: GraphBatch, variants: int) -> Iterator[slice]:
     """Slice the variants into passes, each with as many as fit."""
     pairs = len(batch) * (batch.mask.shape[1] + 1) ** 2
-    step = max(1, MAX_PAIRS // getattr(batch, "size", pairs))
+    step = num_fitting(getattr(batch, "size", pairs))
     for start in range(0, variants, step):
         yield slice(start, min(start + step, variants))

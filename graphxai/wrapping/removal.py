@@ -11,7 +11,7 @@ When edges are removed, the graph is encoded again without them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -23,6 +23,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batching import fitting, num_fitting
 from graphxai.contract.inputs import EXPLAINED_NODE, Input
 from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
 from graphxai.models.graphormer.masked_atoms import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | SummedModel | WrappedModel"
 Operator = Literal["mask", "zero", "delete", "resample"]
 OPERATORS: tuple[Operator, ...] = get_args(Operator)
-MAX_PAIRS = 60_000  # token pairs per pass, as a tensor of 2 MB (8 heads) fits into the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,17 +248,8 @@ def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
     """Call `run` for rows with similar numbers of tokens (P,), and return the outputs (P, C)."""
     order = tokens.argsort(stable=True)
-    outputs = torch.cat([run(rows) for rows in _passes(order, tokens[order])])
+    outputs = torch.cat([run(order[some]) for some in fitting(tokens[order].tolist())])
     return outputs[order.argsort().to(outputs.device)]
-
-
-def _passes(order: Tensor, tokens: Tensor) -> Iterator[Tensor]:
-    """Cut `order` into passes of at most MAX_PAIRS token pairs, given ascending tokens (P,)."""
-    begin = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - begin) * int(tokens[end]) ** 2 > MAX_PAIRS:
-            yield order[begin:end]
-            begin = end
 
 
 def _runner(
@@ -316,7 +307,7 @@ def _resampler(
         owner = owner.to(bias.device)
         width = int(batch.num_nodes[owner].max()) + 1
         drawn, drawn_owner, place = draw(owner, kept[:, 1:width].to(bias.device))
-        rows = max(1, MAX_PAIRS // width**2)
+        rows = num_fitting(width**2)
         tokens = model.embed(drawn)
         outputs = [
             model.encode(chunk, drawn, bias=bias[graph, :, :width, :width])
@@ -382,7 +373,7 @@ def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Ten
     device = next(model.parameters()).device
     batch = model.collate([data]).to(device)
     tokens = model.embed(batch)
-    rows = max(1, MAX_PAIRS // tokens.shape[1] ** 2)
+    rows = num_fitting(tokens.shape[1] ** 2)
     outputs = []
     for choices in keep.to(device).split(rows):
         if operator == "mask":

@@ -56,7 +56,7 @@ def test_all_choices_at_once_equal_one_pass_each(operator, monkeypatch):
     data = encoded(model)
     keep = choices(data.num_nodes)
     together = outputs_of_parts(model, data, keep, operator)
-    monkeypatch.setattr("graphxai.wrapping.removal.MAX_PAIRS", 1)  # one choice a pass
+    monkeypatch.setattr("graphxai.contract.batching.CACHED_PAIRS", 1)  # one choice a pass
     alone = outputs_of_parts(model, data, keep, operator)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
     full = model(collate([data])).detach()

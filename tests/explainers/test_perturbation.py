@@ -7,6 +7,7 @@ import pytest
 import torch
 from shapley import batch_of, graph_of, shapley_by_brute_force
 
+from graphxai.contract import batching
 from graphxai.contract.tasks import Task
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
 from graphxai.explainers import ShapleySampling, get_explainer
@@ -62,7 +63,7 @@ def test_each_part_of_a_graph_runs_once_and_graphs_of_other_sizes_do_not_pad_it(
 
     batch = batch_of(model, ["c1ccccc1CCCC", "C", "CCO"])
     monkeypatch.setattr(type(model), "encode", noting)
-    monkeypatch.setattr(passes, "MAX_PAIRS", 11 * 11)
+    monkeypatch.setattr(batching, "CACHED_PAIRS", 11 * 11)
     get_explainer("occlusion", operator=operator).attribute(model, batch)
     # the whole molecule and one part without each of 1, 3 and 10 atoms
     assert sum(rows for rows, _ in shapes) == 2 + 4 + 11
@@ -169,7 +170,7 @@ def test_results_depend_neither_on_the_size_of_passes_nor_on_a_shared_bias(
     expected = explainer.attribute(model, batch).relevance
     bare = explainer.attribute(Contract(model), batch).relevance
     torch.testing.assert_close(bare, expected)
-    monkeypatch.setattr(passes, "MAX_PAIRS", 3 * len(batch) * (batch.mask.shape[1] + 1) ** 2)
+    monkeypatch.setattr(batching, "CACHED_PAIRS", 3 * len(batch) * (batch.mask.shape[1] + 1) ** 2)
     torch.testing.assert_close(explainer.attribute(model, batch).relevance, expected)
 
 
@@ -269,5 +270,5 @@ def test_a_pass_holds_as_many_variants_as_fit_and_no_more():
     batch = batch_of(model, ["CC(=O)Nc1ccccc1", "CCO"])
     pairs_of_a_variant = 2 * 11**2  # two graphs, padded to ten atoms and the graph token
     first, *_, last = passes.in_passes(batch, 1000)
-    assert first == slice(0, passes.MAX_PAIRS // pairs_of_a_variant)
+    assert first == slice(0, batching.CACHED_PAIRS // pairs_of_a_variant)
     assert last.stop == 1000

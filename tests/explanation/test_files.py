@@ -29,7 +29,7 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.datasets.superpixels import region_adjacency
 from graphxai.explanation.comparison import side_by_side
 from graphxai.explanation.explanations import SHOWN
-from graphxai.explanation.files import SUFFIXES
+from graphxai.explanation.files import SUFFIXES, write_csv, write_parquet
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.visualization import Scale, displayed
 from graphxai.visualization.render import COLUMN, pictures_to_pdf
@@ -615,6 +615,23 @@ def test_values_that_are_not_finite_reach_no_result(verubecestat, tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         strange.save(tmp_path / "a.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_begins_with_a_byte_order_mark_only_if_it_is_asked_for(tmp_path):
+    """Excel looks for the mark; other programs take it for a part of the first column's name."""
+    frame = pd.DataFrame({"smiles": ["CCO"]})
+    plain = write_csv(frame, tmp_path / "plain.csv", index=False).read_bytes()
+    assert plain.startswith(b"smiles")
+    marked = write_csv(frame, tmp_path / "marked.csv", byte_order_mark=True, index=False)
+    assert marked.read_bytes() == b"\xef\xbb\xbf" + plain
+
+
+def test_what_parquet_holds_beside_the_table_is_json_for_every_reader(tmp_path):
+    """JSON has no NaN, though Python writes one."""
+    frame = pd.DataFrame({"atom": [1]})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_parquet(frame, tmp_path / "x.parquet", {"output": float("nan")})
+    assert not (tmp_path / "x.parquet").exists()
 
 
 def test_results_are_written_to_files_only(verubecestat, several, tmp_path):

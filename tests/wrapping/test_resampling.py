@@ -34,6 +34,27 @@ def atoms(model):
     return fit_masked_atoms(model, CHAINS * 8, epochs=40, held_out=0, data="chains")
 
 
+def test_a_share_of_the_graphs_is_held_out_and_the_model_is_measured_on_them(model):
+    """A tenth of 20 is 2; the accuracy counts atoms that the network has not seen."""
+    graphs = (CHAINS * 2)[:20]
+    card = fit_masked_atoms(model, graphs, epochs=1, held_out=0.1).card
+    assert (card["graphs"], card["held_out"]["graphs"]) == (18, 2)
+    assert len(card["held_out"]) > 1
+    card = fit_masked_atoms(model, graphs, epochs=1, held_out=0).card
+    assert (card["graphs"], card["held_out"]) == (20, {"graphs": 0})
+
+
+@pytest.mark.parametrize("held_out", [-0.1, 1, 1.5])
+def test_all_of_the_graphs_cannot_be_held_out(model, held_out):
+    with pytest.raises(ValueError, match=r"held_out \(.*\) in \[0, 1\)"):
+        fit_masked_atoms(model, CHAINS, epochs=1, held_out=held_out)
+
+
+def test_too_few_graphs_to_learn_from_are_counted(model):
+    with pytest.raises(ValueError, match="12 usable graphs are too few"):
+        fit_masked_atoms(model, CHAINS, epochs=1, held_out=0)
+
+
 def encoded(model, smiles):
     return prepare_for(model, smiles).data
 
@@ -88,7 +109,7 @@ def test_a_graph_in_a_batch_is_measured_as_it_is_alone(model, atoms, monkeypatch
     keeps = [torch.rand(6, len(g.x), generator=generator) < 0.5 for g in graphs]
     how = Resampling(atoms, draws=3)
     together = outputs_of_many(model, graphs, keeps, "resample", how)
-    monkeypatch.setattr("graphxai.wrapping.removal.MAX_PAIRS", 1)
+    monkeypatch.setattr("graphxai.contract.batching.CACHED_PAIRS", 1)
     for data, keep, outputs in zip(graphs, keeps, together, strict=True):
         alone = outputs_of_parts(model, data, keep, "resample", how)
         torch.testing.assert_close(outputs, alone, atol=1e-5, rtol=1e-4)

@@ -279,3 +279,57 @@ def test_what_rounding_explains_does_not_depend_on_other_graphs(take):
         in_list = explained(Ordered(take), [graph(near), *others], "gradient_input")[0].relevance
         assert in_list == pytest.approx(alone, abs=1e-6)
     assert len(set(np.round(alone, 4))) > 1
+
+
+def by_maximum(maximum):
+    """Write a softmax over the keys out by hand, with a maximum that is taken away."""
+
+    def weigh(scores):
+        e = (scores - maximum(scores)).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    return weigh
+
+
+def on_edges(scores):
+    """Write a softmax out by hand over the edges of a complete graph."""
+    n = scores.shape[-1]
+    target = torch.arange(n).repeat_interleave(n)
+    of_edges = scores.flatten()
+    e = (of_edges - scatter(of_edges, target, reduce="max")[target]).exp()
+    return (e / scatter(e, target, reduce="sum")[target]).view_as(scores)
+
+
+SOFTMAX_BY_HAND = {
+    "amax": by_maximum(lambda s: s.amax(-1, keepdim=True)),
+    "max": by_maximum(lambda s: s.max(-1, keepdim=True).values),
+    "scatter": on_edges,
+}
+
+
+class AttendsToTies(nn.Module):
+    """Attention in which the largest scores differ by rounding alone."""
+
+    def __init__(self, weigh):
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.last, self.weigh = nn.Linear(DIM, 1), weigh
+
+    def forward(self, x, batch):
+        scores = self.query(x) @ self.key(x).mT / DIM**0.5
+        ulps = torch.arange(len(x)) * torch.finfo(scores.dtype).eps
+        mixed = self.weigh(scores * (1 + ulps)) @ self.value(x)
+        return self.last(global_add_pool(mixed, batch))
+
+
+@pytest.mark.parametrize("spelling", SOFTMAX_BY_HAND)
+@pytest.mark.parametrize("method", ["lrp", "lrp_zplus", "transformer_attribution"])
+def test_a_softmax_by_hand_with_nearly_tied_scores_is_that_of_pytorch(spelling, method):
+    tied = graph(torch.cat([DISTINCT.x, DISTINCT.x]))  # every largest score is there twice
+    by_hand, by_torch = (
+        explained(AttendsToTies(weigh), tied, method)
+        for weigh in (SOFTMAX_BY_HAND[spelling], lambda scores: scores.softmax(-1))
+    )
+    largest = float(abs(by_torch.relevance).max())
+    assert by_hand.relevance == pytest.approx(by_torch.relevance, abs=1e-4 * largest)

@@ -163,7 +163,7 @@ def of_groups(
     Args:
         way: "amax", "amin", "last" or "mean".
         x: entries (n, ...).
-        presence: of a shape that broadcasts to it.
+        presence: that of each entry, of the same shape.
         index: the group (n,) of each entry.
         base: what groups without entries have, (groups, ...).
         with_base: whether the base counts as one more entry of each group, which is present.
