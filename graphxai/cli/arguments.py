@@ -26,15 +26,8 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 ALWAYS = None  # an option that applies to every kind of source
 MODEL = "Name of a bundled model, or a checkpoint folder"
 PROCESSED = (
-    "smiles",
-    "table",
-    "image",
-    "bace",
-    "mnist-superpixels",
-    "ogb",
-    "checkpoint",
-    "training",
-)
+    *("smiles", "table", "image", "bace", "mnist-superpixels"), *("ogb", "checkpoint", "training")
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,6 @@ def require_sense(
     What only a loaded model can tell is left to it, such as what a user's Python file defines.
 
     Args:
-        source: what the command reads, of this kind.
         kind: see `kind_of`.
         models, methods: their names, where None stands for the default.
         columns: the columns with the structures and the names of a table, where they are named.
@@ -158,8 +150,6 @@ def load_with_warning(
     """Load a model to a device, and say on standard error if its scores or intervals are no use.
 
     Args:
-        name_or_folder: the model.
-        device: where to compute.
         reading: options that say how it reads molecules, as `ModelOptions` does.
         reads_features: whether it gets the features of whole molecules that the options name.
     """
@@ -318,7 +308,6 @@ def require_out(out: Path, source: str | Path, suffixes: Sequence[str]) -> None:
     """Make the folder of a file to write.
 
     Args:
-        out: the file.
         source: what the command reads.
         suffixes: those of the formats that the command writes.
 

@@ -120,13 +120,8 @@ class BenchmarkOptions:
     @property
     def columns(self) -> dict[str, Any]:
         """Where the graphs and their labels are."""
-        return {
-            "data": self.data,
-            "smiles_column": self.smiles_column,
-            "label_column": self.label_column,
-            "task": self.task,
-            "truths": self.truths,
-        }
+        names = ("data", "smiles_column", "label_column", "task", "truths")
+        return {name: getattr(self, name) for name in names}
 
 
 @settings_as_options
@@ -273,6 +268,9 @@ def _measure(
         refit = Refit(options.refit, list(learned.inputs.values()), labels)
     # ROAR scores no model without nodes, so that labels serve for the target alone
     unused = options.refit == "roar" and options.target == "predicted"
+    as_typed: dict[str, Any] = {
+        name: getattr(options, name) for name in ("steps", "seed", "workers", "device")
+    }
     report = evaluate(
         loaded,
         graphs.inputs,
@@ -281,14 +279,11 @@ def _measure(
         target=Target(options.target, options.task),
         metrics=_listed(options.metrics, ",".join(DEFAULT_METRICS)),
         operators=_listed(options.operators, "mask"),
-        steps=options.steps,
-        seed=options.seed,
         out=folder,
         resume=options.resume or further,
-        workers=options.workers,
-        device=options.device,
         refit=refit,
         truths=graphs.truths or None,
+        **as_typed,
     )
     return loaded, graphs, report
 

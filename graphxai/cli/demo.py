@@ -51,7 +51,6 @@ def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
 
 
 def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
-    """Draw what each model of molecules sees in one molecule."""
     smiles = MOLECULES[EVERY_MODEL]
     explained: list[Explanation] = []
     titles: list[str] = []

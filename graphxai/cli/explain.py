@@ -176,19 +176,13 @@ def explain(
         from graphxai.tables.cluster import explain_on_ray
         from graphxai.tables.settings import RaySettings
 
-        chosen_settings = RaySettings(
-            smiles_column=settings.smiles_column,
-            name_column=settings.name_column,
-            target=settings.target,
-            resume=settings.resume,
-            workers=settings.workers,
-            address=cluster.address,
-            shard_rows=cluster.shard_rows,
-        )
+        shared = ("smiles_column", "name_column", "target", "resume", "workers")
+        given: dict[str, Any] = {name: getattr(settings, name) for name in shared}
+        on_ray = RaySettings(**given, address=cluster.address, shard_rows=cluster.shard_rows)
         # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
         tell("starting Ray; if the run is stopped, continue it with --resume")
         place = options.out or "results"
-        counts = explain_on_ray(model, source, place, methods[0], settings=chosen_settings)
+        counts = explain_on_ray(model, source, place, methods[0], settings=on_ray)
         _print_counts(counts, place, "column `reason`")
     elif kind == "table":
         if computing.suffix is not None:
@@ -237,7 +231,6 @@ def _limit(scale: str) -> float | None:
 
 
 def _save(explanations: "list[Explanation]", out: Path, look: Pictures) -> None:
-    """Write one explanation to a file of any type, or several side by side to a picture."""
     options: dict[str, Any] = {"scale": look.limit, "palette": look.palette}
     if look.atom_numbers:
         options["atom_numbers"] = True
@@ -265,15 +258,10 @@ def _explain_table(
     rows = show_table(source, settings.smiles_column, [model]).count()
     if shared_scale and settings.pictures is not None:
         with progress_bar("colour scale", min(rows, SCALED)) as advance:
-            limit = common_limit(
-                model,
-                source,
-                explainer,
-                smiles_column=settings.smiles_column,
-                target=settings.target,
-                workers=settings.workers,
-                progress=advance,
-            )
+            given = {
+                name: getattr(settings, name) for name in ("smiles_column", "target", "workers")
+            }
+            limit = common_limit(model, source, explainer, **given, progress=advance)
         settings = replace(settings, pictures=replace(settings.pictures, limit=limit))
     with progress_bar("explaining", rows) as advance:
         counts = explain_table(
@@ -348,19 +336,14 @@ def _explain_graphs(
 
 
 def _write_tables(explained: Mapping[str, "Explanation"], out: Path) -> None:
-    """Write a row for each prediction, and a row for each node."""
     import pandas as pd
 
     from graphxai.explanation.files import write_csv
 
     predictions, relevance = [], []
     for key, explanation in explained.items():
-        about = {
-            "graph": key,
-            "method": explanation.method,
-            "target": explanation.target,
-            "output": explanation.output,
-        }
+        about = {name: getattr(explanation, name) for name in ("method", "target", "output")}
+        about = {"graph": key} | about
         for prediction in explanation.predictions:
             predictions.append(about | {"task": prediction.task, "prediction": prediction.in_full})
         for node, value in enumerate(explanation.relevance.tolist()):

@@ -1,6 +1,7 @@
-"""The commands `graphxai fit-explainer` and `fit-masked-atoms`, which learn from a model."""
+"""The commands `fit-explainer`, `fit-masked-atoms` and `adapt`, which learn from a model."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,8 +10,9 @@ import typer
 
 from graphxai.runtime.options import as_in, option
 
+from .answers import answer
 from .arguments import ALWAYS, SharedOptions, kind_of, load_with_warning
-from .options import refuse_inapplicable, settings_as_options
+from .options import APPLIES_ALWAYS, refuse_inapplicable, settings_as_options
 from .terminal import echo, tell
 
 if TYPE_CHECKING:
@@ -90,34 +92,36 @@ def fit_explainer(
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --method learned --out aspirin.svg`
     """
     from graphxai.explainers import fit_explainer as fit
-    from graphxai.runtime.writing import exclusive_lock, folder_at
 
     kind = "training" if source is None else DIGITS if source == DIGITS else "table"
     refuse_inapplicable(context, kind)
     loaded = load_with_warning(options.model, options.device)
     inputs, data = _inputs(loaded, source, options.smiles_column)
-    folder = folder_at(options.out or loaded.origin.folder or Path())
     drawn = inputs
     if options.graphs < len(inputs):
         drawn = random.Random(options.seed).sample(inputs, options.graphs)
+    names = ("task", "shapley_orders", "epochs", "seed")
+    settings: dict[str, Any] = {name: getattr(options, name) for name in names}
+    settings["data"] = f"{data}: {len(drawn)} drawn"
+    sentence = "AUAC on {graphs} held-out graphs: {auac of learned:.3f}, of lrp_path"
+    sentence += " {auac of lrp_path:.3f}"
+    _save(options.out, loaded, lambda: fit(loaded, drawn, **settings), sentence, "--method learned")
+
+
+def _save(
+    out: Path | None, loaded: "Model", fit: Callable[[], Any], sentence: str, use: str
+) -> None:
+    """Fit a network and write it, and say in a sentence how it fares on held-out graphs."""
+    from graphxai.runtime.writing import exclusive_lock, folder_at
+
+    folder = folder_at(out or loaded.origin.folder or Path())
     with exclusive_lock(folder):
-        fitted = fit(
-            loaded,
-            drawn,
-            task=options.task,
-            shapley_orders=options.shapley_orders,
-            epochs=options.epochs,
-            seed=options.seed,
-            data=f"{data}: {len(drawn)} drawn",
-        )
+        fitted = fit()
         fitted.save(folder)
     measured = fitted.card["held_out"]
     if measured["graphs"]:
-        echo(
-            f"AUAC on {measured['graphs']} held-out graphs: {measured['auac of learned']:.3f},"
-            f" of lrp_path {measured['auac of lrp_path']:.3f}"
-        )
-    tell(f"written: {folder}; use it with --method learned")
+        echo(sentence.format_map(measured))
+    tell(f"written: {folder}; use it with {use}")
 
 
 def _inputs(loaded: "Model", source: str | None, column: str | None) -> tuple[list[Any], str]:
@@ -187,19 +191,58 @@ def fit_masked_atoms(
     `graphxai benchmark runs/mine test.csv --operators mask,resample`
     """
     from graphxai.learning.masked_atoms import fit_masked_atoms as fit
-    from graphxai.runtime.writing import exclusive_lock, folder_at
 
     refuse_inapplicable(context, "training" if source is None else "table")
     loaded = load_with_warning(options.model)
     smiles, data = _molecules(loaded, source, options.smiles_column, "fit-masked-atoms")
-    folder = folder_at(options.out or loaded.origin.folder or Path())
-    with exclusive_lock(folder):
-        fitted = fit(loaded, smiles, epochs=options.epochs, seed=options.seed, data=data)
-        fitted.save(folder)
-    measured = fitted.card["held_out"]
-    if measured["graphs"]:
-        echo(
-            f"in {measured['graphs']} held-out molecules with half their atoms hidden, the most"
-            f" probable atom is the true one for {measured['right with 50% hidden']:.0%} of them"
-        )
-    tell(f"written: {folder}; use it with --operators resample")
+    settings: dict[str, Any] = {"epochs": options.epochs, "seed": options.seed, "data": data}
+    sentence = (
+        "in {graphs} held-out molecules with half their atoms hidden, the most probable atom is the"
+        " true one for {right with 50% hidden:.0%} of them"
+    )
+    use = "--operators resample"
+    _save(options.out, loaded, lambda: fit(loaded, smiles, **settings), sentence, use)
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """Which column measures which task, and where the result goes."""
+
+    target_column: str | None = option(
+        None, "Column of values [default: the one with the task's name].", ALWAYS
+    )
+    task: str | None = option(
+        None, "Task that it measures [default: the first with values].", ALWAYS
+    )
+    smiles_column: str | None = as_in(
+        MaskedAtomsOptions, "smiles_column", applies_to=None, names_kind=True
+    )
+
+
+@settings_as_options
+def adapt(
+    model: Annotated[
+        str, typer.Argument(help="A bundled, trained, chemprop or wrapped (my.py:model) model.")
+    ],
+    table: Annotated[Path, typer.Argument(help="A table of own measurements.")],
+    out: Annotated[Path, typer.Option(help="Folder for the adapted model."), APPLIES_ALWAYS],
+    *,
+    options: AdaptOptions,
+) -> None:
+    """Adapt a model of values to ten or more own measurements, in seconds.
+
+    A Gaussian process learns what the model gets wrong, and its values are added to the model's.
+    Explanations have a line for each of the two. Adapting the result again with more measurements
+    updates it.
+
+    **Example**
+
+    `graphxai adapt bace examples/assay.csv --out runs/own`
+    """
+    from graphxai.learning.processes.adapting import adapt as adapt_model
+
+    names = ("target_column", "task", "smiles_column")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
+    folder = adapt_model(model, table, out, **given, log=tell)
+    answer(files=[folder])
+    tell(f"written: {folder}")

@@ -174,7 +174,6 @@ class SummedFragments:
     """Fragments summed over the rows of a table.
 
     Attributes:
-        table: the fragments.
         last: explanation of the last molecule, or None if there was none.
         rejected: number of rows that were left out.
         reasons: why the first of them were.
@@ -208,9 +207,6 @@ def sum_over_rows(
     """Explain the rows of a table, and sum relevance over their fragments.
 
     Args:
-        model: the model.
-        source: the table.
-        options, settings: how rows are explained.
         division: how molecules are divided, see `fragments`.
         further: what takes the fragments and the number of each row, instead of a table of
             fragments.
@@ -290,11 +286,7 @@ def division_of(options: FragmentOptions) -> "Scheme":
 
 
 def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
-    """Print the fragments of highest and of lowest mean relevance.
-
-    Args:
-        plus: the sign of positive values, "+" or "".
-    """
+    """Print the fragments of highest and of lowest mean relevance."""
     ends = [frame] if len(frame) <= 2 * ROWS else [frame.head(ROWS), frame.tail(ROWS)]
     rows: list[tuple[str, ...] | None] = []
     for row in (row for part in ends for row in [*part.itertuples(), None]):

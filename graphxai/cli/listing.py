@@ -175,7 +175,6 @@ def _traits() -> Any:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings of a module that are written out in its file."""
     return _literals(ast.parse(path.read_text(encoding="utf-8")).body)
 
 
@@ -194,7 +193,6 @@ def _literals(lines: Iterable[ast.stmt]) -> dict[str, Any]:
 
 
 def _literal(value: ast.expr) -> Any:
-    """Return a value that is written out, or raise a ValueError."""
     if not isinstance(value, ast.Call):
         return ast.literal_eval(value)
     words: dict[str, Any] = {}

@@ -14,13 +14,12 @@ from typer.main import get_command
 
 from graphxai.runtime.version import VERSION
 
-from .adapt import adapt
 from .answers import INVOCATION, SCHEMA_FILE, print_document, with_shared_options, without_dashes
 from .audit import audit
 from .benchmark import benchmark
 from .counterfactuals import counterfactuals
 from .explain import explain
-from .fit import fit_explainer, fit_masked_atoms
+from .fit import adapt, fit_explainer, fit_masked_atoms
 from .fragments import changes, fragments
 from .pages import app as open_app
 from .pages import report
@@ -33,13 +32,7 @@ from .stopping import (
     is_resumable,
     leave_at_once,
 )
-from .terminal import (
-    escape_what_cannot_be_shown,
-    going_on_unheard,
-    printable,
-    silence,
-    tell,
-)
+from .terminal import escape_what_cannot_be_shown, going_on_unheard, printable, silence, tell
 from .train import train
 
 _FORMAT = warnings.formatwarning
@@ -193,23 +186,8 @@ def demo(
 
 
 COMMANDS = (
-    explain,
-    predict,
-    benchmark,
-    report,
-    fragments,
-    audit,
-    counterfactuals,
-    changes,
-    open_app,
-    train,
-    adapt,
-    examples,
-    fit_explainer,
-    fit_masked_atoms,
-    models,
-    methods,
-    demo,
+    *(explain, predict, benchmark, report, fragments, audit, counterfactuals, changes, open_app),
+    *(train, adapt, examples, fit_explainer, fit_masked_atoms, models, methods, demo),
 )
 for _command in COMMANDS:  # in the order of the help page
     app.command(cls=HelpfulCommand)(with_shared_options(_command))

@@ -76,9 +76,7 @@ def refuse_inapplicable(context: typer.Context, kind: str) -> None:
 
     A value that is the default is refused, too, if the user typed it.
 
-    Args:
-        context: the context of the command.
-        kind: kind of source, a key of `SOURCES`.
+    `kind` is the kind of source, a key of `SOURCES`.
 
     Raises:
         typer.BadParameter: an option was given that does not apply.

@@ -139,10 +139,8 @@ def app(options: AppOptions) -> None:
             options.port,
             open_browser=options.browser and options.behind_proxy is None,
             public=options.behind_proxy,
-            log=_print_address,
+            log=lambda address: echo(
+                f"the page: {address}\nCtrl-C ends it. Keep the address to yourself, as it holds"
+                " the key."
+            ),
         )
-
-
-def _print_address(address: str) -> None:
-    echo(f"the page: {address}")
-    echo("Ctrl-C ends it. Keep the address to yourself, as it holds the key.")

@@ -41,8 +41,6 @@ class Termination:
     Ctrl-C, or wait long before they let it through.
 
     Attributes:
-        arrived: whether SIGTERM has arrived.
-        interrupted: whether Ctrl-C has arrived.
         too_late: called if the process is still at work `PATIENCE` seconds after either.
     """
 
@@ -70,11 +68,7 @@ class Termination:
             raise TerminatedInterrupt
 
     def exit(self, resumable: bool) -> SystemExit:
-        """Print how to go on, and return the exit of a command that was stopped.
-
-        Args:
-            resumable: whether the command has the option `--resume`.
-        """
+        """Print how to go on, and return the exit of a command that was stopped."""
         word = "terminated" if self.arrived else "interrupted"
         tell(f"{word}; {RESUME if resumable else REPEAT}", logging.ERROR)
         return SystemExit(TERMINATED if self.arrived else INTERRUPTED)

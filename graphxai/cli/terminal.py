@@ -65,11 +65,7 @@ def typed_command() -> str:
 
 
 def echo(text: object, **style: Any) -> None:
-    """Print a part of the answer, which may come from a table, a checkpoint or a command line.
-
-    Args:
-        style: keywords of `typer.secho`.
-    """
+    """Print a part of the answer, which may come from a table, a checkpoint or a command line."""
     if INVOCATION.streams_a_file:
         tell(text)
     elif not INVOCATION.json:
@@ -80,8 +76,7 @@ def echo(text: object, **style: Any) -> None:
 def tell(text: object, level: int = logging.INFO) -> None:
     """Print words about the run on standard error, and log them.
 
-    Args:
-        level: how serious they are. `--quiet` leaves out what is less than a warning.
+    `level` says how serious they are. `--quiet` leaves out what is less than a warning.
     """
     words = printable(str(text))
     LOGGER.log(level, words)

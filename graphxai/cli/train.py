@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NAMED = ("bace", "mnist-superpixels")
 SHOWN_ROWS = 4
+PER_COLUMN: dict[str, Any] = {"applies_to": TABLE, "parse": tuple, "repeat": True}
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ class TableReading:
         None,
         "Column to learn; repeat to learn several together. 'all', or a pattern such as 'NR-*',"
         " takes every column with labels that it matches.",
-        applies_to=TABLE,
-        parse=tuple,
-        repeat=True,
+        **PER_COLUMN,
     )
     smiles_column: str | None = option(
         None, "Column with structures [default: by its name or content].", applies_to=TABLE
@@ -46,25 +45,19 @@ class TableReading:
     kind: tuple[str, ...] | None = option(
         None,
         "COLUMN=classification or COLUMN=regression [default: from the values].",
-        applies_to=TABLE,
-        parse=tuple,
-        repeat=True,
+        **PER_COLUMN,
     )
     units: tuple[str, ...] | None = option(
         None,
         "Unit of the values, or COLUMN=UNIT [default: from a header such as 'freesolv"
         " (kcal/mol)'].",
-        applies_to=TABLE,
-        parse=tuple,
-        repeat=True,
+        **PER_COLUMN,
     )
     transform: tuple[str, ...] | None = option(
         None,
         "'log10' learns logarithms (of concentrations -log10 of mol/L), 'none' the values as they"
         " are; or COLUMN=log10 [default: log10 for IC50, Ki, EC50 and the like with a unit].",
-        applies_to=TABLE,
-        parse=tuple,
-        repeat=True,
+        **PER_COLUMN,
     )
     standardise: Literal["parent", "tautomers"] = option(
         "parent",
@@ -243,9 +236,7 @@ def _by_column(
     """Read what is said of columns, as COLUMN=VALUE, where the name may contain "=" too.
 
     Args:
-        option: the option, for messages.
         texts: what was typed. A value without a column is for all of them, a unit only for one.
-        columns: those to learn.
         choices: the values that there are, or none for any.
     """
     said: dict[str, Any] = {}
@@ -291,7 +282,6 @@ def _train(
 
 
 def _print_hygiene(table: "CleanTable") -> None:
-    """Print what the checks of the table found, one line per check."""
     tell(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
     for target in table.targets:
         tell(f"  {target}")
