@@ -80,12 +80,9 @@ def ledger_cells(model: Model, explanation: Explanation) -> dict[str, str]:
             "unexplained": ledger.unexplained,
         }
     columns = ledger_columns(model)
-    shown = [values.get(name) for name in columns]
-    known = iter(above_noise([value for value in shown if value is not None], OF_SHARES))
-    return {
-        name: "" if value is None else next(known)
-        for name, value in zip(columns, shown, strict=True)
-    }
+    known = {name: value for name in columns if (value := values.get(name)) is not None}
+    texts = above_noise([*known.values()], OF_SHARES)
+    return dict.fromkeys(columns, "") | dict(zip(known, texts, strict=True))
 
 
 def above_noise(values: Sequence[float], digits: int = OF_RELEVANCE) -> list[str]:

@@ -131,11 +131,12 @@ def members_of(model: LoadedModel) -> list[Graphormer]:
 
 
 def set_standardisation(
-    model: LoadedModel, standardise: Standardisation, isomers: Isomers = "groups"
+    model: LoadedModel, standardise: Standardisation, isomers: Isomers | None = None
 ) -> None:
     """Change how a model brings molecules to their parents, and isomers, in all its members."""
     for member in members_of(model):
-        member.config = replace(member.config, standardise=standardise, isomers=isomers)
+        kept = isomers or member.config.isomers
+        member.config = replace(member.config, standardise=standardise, isomers=kept)
 
 
 def save_ensemble(
@@ -216,7 +217,7 @@ def load_model(
     """
     model = _load(locate(name_or_folder))
     way = AS_DRAWN if as_drawn else members_of(model)[0].config.standardise
-    set_standardisation(model, way, isomers)
+    set_standardisation(model, way, None if isomers == "groups" else isomers)
     return model
 
 

@@ -103,11 +103,10 @@ def explanations_or_errors(
     origin = provenance(model, explainer)
     empty_outputs: Tensor | None = None
     always_empty_alike = getattr(model, "empty_alike", False)
-    rising = [*map(float, range(model.config.num_outputs))]
-    either = [wanted.settled(model.config, outputs) for outputs in (rising, rising[::-1])]
-    if either[0] != either[1] and any(item.isomers for _, item in prepared):
+    apart = [pair for pair in prepared if pair[1].isomers]
+    rising = [*map(float, range(model.config.num_outputs))] if apart else []
+    if apart and len({wanted.settled(model.config, each) for each in (rising, rising[::-1])}) > 1:
         # of all isomers, the class that the mean predicts is explained
-        apart = [pair for pair in prepared if pair[1].isomers]
         prepared = [pair for pair in prepared if not pair[1].isomers]
         about: dict[str, Any] = {"wrt": wrt, "training": training}
         for key, item, outputs, _ in outputs_of_passes(model, apart):
