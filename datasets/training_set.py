@@ -97,11 +97,8 @@ class TrainingSet:
     @cached_property
     def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
         """The bits and elements of the readable compounds, by SMILES as given."""
-        from rdkit import rdBase
-
-        with rdBase.BlockLogs():
-            read = ((smiles, _compound(smiles)) for smiles in self.given)
-            return {smiles: compound for smiles, compound in read if compound is not None}
+        read = ((smiles, _compound(smiles)) for smiles in self.given)
+        return {smiles: compound for smiles, compound in read if compound is not None}
 
     @cached_property
     def written(self) -> tuple[str, ...]:
@@ -203,7 +200,7 @@ def training_set_of(model: Any) -> TrainingSet | None:
     return _read(path, path.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 16)
 def _canonical(smiles: str) -> str:
     """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
     from .canonical_form import canonical_smiles
@@ -212,7 +209,7 @@ def _canonical(smiles: str) -> str:
     return smiles if form is None else canonical_smiles(form)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 16)
 def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
     """Return the bits and elements of a compound, once for all models trained on its table."""
     from .fingerprints import ecfp4_bits
@@ -226,13 +223,14 @@ def _form(smiles: str) -> Mol | None:
 
     Older training sets may be drawn otherwise.
     """
-    from rdkit import Chem
+    from rdkit import Chem, rdBase
 
     from .canonical_form import without_labels
     from .tautomer_form import one_proton_form
 
-    mol = Chem.MolFromSmiles(smiles)
-    return None if mol is None else one_proton_form(without_labels(mol))
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(smiles)
+        return None if mol is None else one_proton_form(without_labels(mol))
 
 
 def _elements(mol: Mol) -> set[str]:
@@ -247,19 +245,16 @@ def _elements(mol: Mol) -> set[str]:
     return set(re.findall("[A-Z][a-z]?", CalcMolFormula(mol))) - {"H"}
 
 
-@lru_cache(maxsize=8)  # more than there are bundled models, which may be used in turn
+@lru_cache(maxsize=32)  # more than there are bundled models, which may be used in turn
 def _read(path: Path, modified: int) -> TrainingSet | None:
     """Read the training set of a file, anew when its time of modification changes."""
-    from rdkit import rdBase
-
     from .tables.table import open_table
 
     given = dict.fromkeys(
         record.cells["smiles"] for record in open_table(path, "smiles").records(["smiles"])
     )
-    with rdBase.BlockLogs():
-        if all(_compound(smiles) is None for smiles in given):
-            return None
+    if all(_compound(smiles) is None for smiles in given):
+        return None
     held_out = path.with_name(HELD_OUT)
     rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
     parts = {_canonical(row.cells["smiles"]): row.cells["part"] for row in rows}

@@ -6,6 +6,7 @@ from typing import Literal
 ModelName = Literal[
     "bace",
     "blood-brain-barrier",
+    "brain-penetration",
     "hiv",
     "hlm-clearance",
     "human-binding",
@@ -57,6 +58,7 @@ TargetName = Literal[
     "amide bonds",
     "aromatic rings",
     "blood-brain barrier",
+    "brain penetration",
     "digit",
     "formal charge",
     "heteroatoms",
@@ -65,6 +67,7 @@ TargetName = Literal[
     "inactive",
     "kappa 2",
     "kappa 3",
+    "log BB",
     "log D at pH 7.4",
     "logP (Crippen)",
     "molar refractivity",

@@ -21,6 +21,12 @@ def test_elements_are_those_of_the_atoms(smiles, tmp_path):
     assert len(graph.x) == graph.read.GetNumAtoms()
 
 
+def test_a_compound_that_rdkit_remarks_on_is_canonicalised_in_silence(capfd):
+    """RDKit tries ways to draw this pyrazole, and reports each that fails."""
+    assert gx.TrainingSet(("CCCn1[nH]cc2nc(C3CCCCC3)nc1-2",)).smiles
+    assert capfd.readouterr().err == ""
+
+
 def test_a_training_set_is_shown_in_one_line():
     """`hiv` was trained on 8,000 compounds, whose SMILES would fill pages."""
     assert repr(gx.TrainingSet(("CCO",) * 8000, {"C": "test"})) == (

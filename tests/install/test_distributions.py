@@ -58,7 +58,7 @@ def test_files_that_others_made_come_with_a_notice_and_are_listed(wheel):
     assert any(name.endswith("licenses/graphxai/tables/app/openchemlib/LICENSE") for name in names)
     (metadata,) = [name for name in names if name.endswith("dist-info/METADATA")]
     stated = zipfile.ZipFile(wheel).read(metadata).decode()
-    assert "License-Expression: MIT AND BSD-3-Clause AND CC-BY-SA-3.0" in stated
+    assert "License-Expression: MIT AND BSD-3-Clause AND CC-BY-SA-3.0 AND CC0-1.0" in stated
     page = (ROOT / "docs" / "about.md").read_text()
     data = [n for n in names if n.endswith((".csv", ".png")) or n.endswith("model.safetensors")]
     for name in data:

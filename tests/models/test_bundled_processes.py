@@ -42,7 +42,7 @@ def predicted(name, smiles):
     return prediction
 
 
-@pytest.mark.parametrize("name", BIOGEN)
+@pytest.mark.parametrize("name", [*BIOGEN, "brain-penetration"])
 def test_a_process_explains_itself_by_atoms_and_by_training_molecules(name):
     model = loaded(name)
     assert isinstance(model, KernelProcess)
@@ -68,6 +68,17 @@ def test_a_process_explains_itself_by_atoms_and_by_training_molecules(name):
 )
 def test_a_process_knows_what_any_chemist_knows(name, lower, higher):
     assert predicted(name, lower).value < predicted(name, higher).value
+
+
+def test_glucose_stays_out_of_the_brain_and_diazepam_enters_it():
+    inside = {
+        smiles: gx.predict(loaded("brain-penetration"), smiles)
+        for smiles in (GLUCOSE, "CN1C(=O)CN=C(c2ccccc2)c2cc(Cl)ccc12")
+    }
+    sugar, diazepam = inside.values()
+    assert sugar["brain penetration"].label == "non-penetrant"
+    assert diazepam["brain penetration"].label == "penetrant"
+    assert sugar["log BB"].value < diazepam["log BB"].value
 
 
 def test_the_score_of_the_card_is_that_of_the_measured_test_part():
