@@ -71,9 +71,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         errors = [np.mean([each[key] for each in of_seeds]) for key in ERRORS]
         cells = [interval(auc, ""), *(f"{value:.3f}" for value in of_parts)]
         rows.append([name, *cells, *(f"{error:.2f}" for error in errors)])
-    shares = ["accuracy", *(f"without {share} %" for share in (25, 50, 75))]
-    head = ["trained", "ROC-AUC", *shares, "error of v(S), mean", "median"]
-    yield from markdown_table(head, rows)
+    shares = ["accuracy", "without 25 %", "50 %", "75 %"]
+    yield from markdown_table(["trained", "ROC-AUC", *shares, "error, mean", "median"], rows)
     gap = np.mean([each["differences"]["without"]["ROC-AUC"] for each in compared], axis=0)
     first = next(iter(results.values()))
     graphs, explained = (sum(each[key] for each in first) for key in ("graphs", "explained"))
