@@ -36,6 +36,7 @@ from graphxai.rules.conservative import Rules, conservative
 ROUNDING = 1e3  # machine epsilons
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
+HookAt: TypeAlias = tuple[int, Callable[[Node], Hook]]  # what makes an operation's hook
 
 
 class Addition(NamedTuple):
@@ -59,13 +60,6 @@ class Addition(NamedTuple):
     by_row: bool = True
 
 
-class HookAt(NamedTuple):
-    """A hook on the node of one operation, and the function that makes it from the node."""
-
-    operation: int
-    hook_of: Callable[[Node], Hook]
-
-
 def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
     """Yield the hooks by which the nodes of a pass pass back relevance by the rules of a plan.
 
@@ -75,16 +69,16 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
     for op in plan.passing:
         if (custom := custom_rule(plan, op)) is not None:
             function = partial(apply_custom_rule, custom)
-            yield HookAt(op.number, partial(_by_function, function, plan.rules, custom.operation))
+            yield op.number, partial(_by_function, function, plan.rules, custom.operation)
         elif (rule := built_in_rule(plan, op)) is not None:
-            yield HookAt(op.number, partial(_by_built_in_rule, rule, plan.rules))
+            yield op.number, partial(_by_built_in_rule, rule, plan.rules)
         elif (scales := _scales(plan, op)) is not None:
-            yield HookAt(op.number, partial(_scaling, scales))
+            yield op.number, partial(_scaling, scales)
     for number, values in cut.items():
         scales = tuple(
             float(r.value not in values) for r in _differentiable(plan.trace.ops[number])
         )
-        yield HookAt(number, partial(_scaling, scales))
+        yield number, partial(_scaling, scales)
 
 
 def _multiplying(

@@ -1,4 +1,4 @@
-"""Choose how a pass is explained: by hooks, a recording, or positive rules.
+"""Choose how a pass is explained: by hooks or by a recording.
 
 This holds for passes of wrapped models, and for modules that are called within a block of a user's
 code. Modules of a class may compute by a rule of the user: the rule takes the module's place within

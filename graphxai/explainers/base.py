@@ -22,7 +22,6 @@ from .wrapped import (
     checked_outputs,
     further_inputs,
     noticing_random_numbers,
-    passes_of,
     refuse_untraceable,
     sharing_forward_passes,
     with_leaves,
@@ -139,7 +138,8 @@ class Explainer(ABC):
         with explaining(model), noticing_random_numbers(model, batch):
             if traits.needs_gradients:
                 check_gradients(model, batch, traits.reports_cut_gradients)
-            parts = passes_of(model, batch)
+            # a wrapped model may need passes of single graphs
+            parts: list[Any] = model.passes(batch) if hasattr(model, "passes") else [batch]
             try:
                 attributions = self._each(model, parts, wanted, further)
             except OneGraphAtATime as error:  # of this batch, or of one that the method made of it

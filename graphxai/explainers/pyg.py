@@ -140,9 +140,8 @@ class Algorithm(ExplainerAlgorithm):
             return None
         mask = whole.x.new_zeros(whole.num_edges)
         order = torch.arange(whole.num_edges, device=mask.device)
-        if (
-            group is not None and len(attribution.output) > 1
-        ):  # edges follow their graphs in a batch
+        # edges follow their graphs in a batch
+        if group is not None and len(attribution.output) > 1:
             order = group[whole.edge_index[0]].argsort(stable=True)
         for name in edges:
             values = torch.cat(attribution.inputs[name])

@@ -118,9 +118,7 @@ class SingleGraphModel(WrappedModel):
     that its outputs stay the same.
     """
 
-    explains_nodes = (
-        False  # whether rows of nodes are explained, which an empty graph does not have
-    )
+    explains_nodes = False  # whether rows are of nodes, which an empty graph does not have
     _copies_are_independent: bool | None = None
 
     @classmethod

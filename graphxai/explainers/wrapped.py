@@ -106,11 +106,6 @@ def times_leaves(batch: Any, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def passes_of(model: Any, batch: Any) -> list[Any]:
-    """Return the batch, or its graphs one by one if they cannot share a wrapped model's pass."""
-    return model.passes(batch) if hasattr(model, "passes") else [batch]
-
-
 def check_gradients(model: Any, batch: Any, reports_cuts: bool) -> None:
     """Warn where a wrapped model cuts off gradients, unless the method's own passes warn.
 

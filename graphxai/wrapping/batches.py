@@ -293,11 +293,12 @@ def _without_nodes(graphs: list[Data], attributes: Collection[str] | None) -> li
 def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
     """Collate graphs into PyG's batch, with the positions of its nodes."""
     counts, graphs = [int(g.num_nodes or 0) for g in graphs], [copy(graph) for graph in graphs]
-    common = set.intersection(*(set(graph.keys()) for graph in graphs))
-    for graph, count in zip(graphs, counts, strict=True):
-        graph.num_nodes = count  # PyG cannot infer it for an empty graph
-        for key in {*graph.keys()} - common - {"num_nodes"}:  # a batch requires the same of all
+    names = [set(graph.keys()) for graph in graphs]
+    common = set.intersection(*names)
+    for graph, count, of_graph in zip(graphs, counts, names, strict=True):
+        for key in of_graph - common:  # a batch requires the same attributes of all graphs
             del graph[key]
+        graph.num_nodes = count  # PyG cannot infer it for an empty graph
     batch = Batch.from_data_list(graphs)
     num_nodes = torch.tensor(counts, device=batch.x.device)
     mask = _mask(num_nodes, pad_to)

@@ -80,13 +80,9 @@ class ModuleView:
     @property
     def quantised_layer(self) -> str | None:
         """The path of the first layer with weights as packed integers, which pass no gradient."""
-        packed = [part for part in all_modules(self.module) if _has_packed_weights(part)]
+        kind, parts = torch.ScriptObject, all_modules(self.module)
+        packed = [part for part in parts if any(type(v) is kind for v in vars(part).values())]
         for path, layer in self.module.named_modules() if packed else ():
             if layer is packed[0]:
                 return path.removesuffix("._packed_params") or type(self.module).__name__
         return None
-
-
-def _has_packed_weights(module: nn.Module) -> bool:
-    kind = torch.ScriptObject
-    return any(type(value) is kind for value in vars(module).values())

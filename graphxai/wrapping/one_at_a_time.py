@@ -200,7 +200,7 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
     try:
         batch = model.collate(graphs)
         rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
-        output: Tensor = model.pass_on(rows, batch)[:1]
+        output: Tensor = model._run_pass(rows, batch, batch.mask)[:1]
     except Exception:  # a model may raise anything that its code divides by, asserts or looks up
         return None
     return output if bool(torch.isfinite(output).all()) else None

@@ -135,6 +135,8 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     nodes = StructureTracker(trace, ids, layout.tokens, others).nodes
     plan = plan_presence(trace, nodes, len(layout.mask) * layout.tokens, tokens.dtype)
     name = type(model.module).__name__
+    types = {t.dtype for t in trace.memory.tensors if t.dtype.is_floating_point}
+    least_precise = max((torch.finfo(dtype).eps for dtype in types), default=0.0)
     if not plan.gates:
         raise NotGated(f"no operation of {name} combines nodes in a way that is understood")
     (whole,) = refs_in(trace.output)
@@ -145,14 +147,8 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
         trace.tensor(whole.value).detach(),
         lambda present: model.encode(tokens, batch, present),
         name,
-        max(CLOSE, ROUNDINGS * _largest_rounding(trace)),
+        max(CLOSE, ROUNDINGS * least_precise),
     )
-
-
-def _largest_rounding(trace: Trace) -> float:
-    """Return the relative rounding error of the least precise type that a pass computes in."""
-    types = {tensor.dtype for tensor in trace.memory.tensors if tensor.dtype.is_floating_point}
-    return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
 def _explained(batch: Any) -> Tensor:

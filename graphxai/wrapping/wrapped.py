@@ -396,10 +396,6 @@ class WrappedModel(ShownModel, ModuleView):
 
         return call
 
-    def pass_on(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
-        """Return the outputs (B, C) of node rows (n, D), which may be no rows at all."""
-        return self._run_pass(rows, batch, batch.mask)
-
     def _outputs_of_kept(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
         """Return the outputs (B, C) of the subgraphs with only the nodes to keep (B, N)."""
         types = numbers_of_types(batch, batch.mask)

@@ -27,7 +27,6 @@ from graphxai.runtime.threads import one_thread
 from ..base import Explainer
 from ..path_marginals import PathMarginals
 from ..shapley import ShapleySampling
-from ..wrapped import passes_of
 from .curves import areas, gradients_of_probability, soft_presence, standardised
 from .description import NodeFeatures, describe, start_of
 from .network import FittedExplainer, OrderNetwork, hash_of, raw_inputs, with_classes
@@ -196,7 +195,8 @@ def _batches(model: ExplainableModel, items: list[Input]) -> Iterator[Any]:
     for at in range(0, len(by_size), GRAPHS_AT_A_TIME):
         numbered = list(enumerate(by_size[at : at + GRAPHS_AT_A_TIME]))
         for graphs in batches_for(model, numbered):
-            yield from passes_of(model, collated(model, graphs))
+            batch = collated(model, graphs)
+            yield from model.passes(batch) if hasattr(model, "passes") else [batch]
 
 
 def _teach_batch(
