@@ -1,6 +1,6 @@
 """Fine-tune networks on BACE with and without removal, and compare what they know without atoms.
 
-    python benchmarks/removal.py [--out runs/removal] [--seeds 0 1 2 3 4] [--epochs 12]
+    python benchmarks/removal.py [--out runs/removal] [--seeds 0 1] [--epochs 12]
 
 Every network starts from the weights `molecules`, and each seed has its own random split. The
 settings are those of the first stage of the recipe of `bace`. What is finished is not repeated.
@@ -91,7 +91,7 @@ def interval(ends: Sequence[float], sign: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/removal"))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--epochs", type=int, default=FIRST_ROUND.epochs)
     parser.add_argument("--compounds", type=int, help="so few of them")
     options = parser.parse_args(arguments)

@@ -134,8 +134,8 @@ class RunSettings:
     )
     bears_removal: bool = option(
         False,
-        "Half of the training graphs lose up to 75 % of their nodes, so that explanations by"
-        " removal mean something.",
+        "Half of the training graphs lose up to 75 % of their nodes, as occlusion removes them; the"
+        " card says what the network knows without them.",
         applies_to=None,
     )
     resume: bool = option(False, "Continue after an interruption.", applies_to=None)
