@@ -55,21 +55,6 @@ class Structure(NamedTuple):
     share: float
 
 
-class Common(NamedTuple):
-    """The counts of a molecule, and what each training molecule gives for a count in common.
-
-    Args:
-        columns: the columns of the counts (P,).
-        counts: the counts (P,).
-        worth: by kind, what a count in common adds to the share of each molecule (5, m), in the
-            order of the shares.
-    """
-
-    columns: NDArray[np.int64]
-    counts: FloatArray
-    worth: FloatArray
-
-
 @dataclass(frozen=True, eq=False)
 class KernelAccount(Result):
     """The output f_c of a molecule as a sum, in the units of an explanation.
@@ -84,7 +69,8 @@ class KernelAccount(Result):
         beside: what the other model of a sum says, see `SummedModel`.
         subject: the words for f_c.
         molecule: the molecule as an RDKit molecule.
-        common: what the molecule has in common with the training molecules.
+        counts: the counts of the molecule (5 * 4096,).
+        worth: by kind, what a count in common adds to the share of each training molecule (5, m).
     """
 
     output: float
@@ -94,7 +80,8 @@ class KernelAccount(Result):
     beside: float = 0.0
     subject: str = "output"
     molecule: Any = field(default=None, repr=False)
-    common: Common | None = field(default=None, repr=False)
+    counts: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
+    worth: FloatArray = field(default_factory=lambda: np.zeros((KINDS, 0)), repr=False)
 
     def __repr__(self) -> str:
         first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
@@ -157,15 +144,13 @@ class KernelAccount(Result):
         Raises:
             ValueError: its structure was not stored.
         """
-        if self.common is None or not self.training[place].smiles:
+        if not self.training[place].smiles:
             raise ValueError("the structures of the training molecules were not stored.")
         mol = read_again(self.training[place].smiles)
         columns, sizes, atoms = structure_occurrences(mol)
-        counts = np.zeros(COUNTS * KINDS)
-        counts[self.common.columns] = self.common.counts
-        of_other = np.bincount(columns, minlength=len(counts))[columns]
-        shared = np.minimum(counts[columns], of_other) / of_other  # of each occurrence
-        shared *= self.common.worth[columns // COUNTS, place] / sizes
+        of_other = np.bincount(columns, minlength=len(self.counts))[columns]
+        shared = np.minimum(self.counts[columns], of_other) / of_other  # of each occurrence
+        shared *= self.worth[columns // COUNTS, place] / sizes
         relevance = np.bincount(atoms, np.repeat(shared, sizes), mol.GetNumAtoms())
         return mol, np.asarray(relevance, np.float64)
 
@@ -219,22 +204,17 @@ class KernelAccount(Result):
         atoms = {place: self.shared_atoms(place) for place in (*both[0], *both[1])}
         if atoms:
             scale = Scale.fit(*(of for _, of in atoms.values()))
-        words = "training molecules that speak most"
-        for places, ends in zip(both, (f"{words} for it", f"{words} against it"), strict=True):
-            if not places:
-                continue
-            about = [self.training[place] for place in places]
-            drawn = [
-                molecule_svg(
-                    atoms[place][0],
-                    atoms[place][1],
-                    title=f"measured {each.measured or '–'}",
-                    subtitle=f"share {each.share:+.3f}, similarity {each.similarity:.2f}",
-                    **({"scale": scale} | picture),
-                )
-                for place, each in zip(places, about, strict=True)
-            ]
-            rows.append(grid_svg(drawn, count, f"The {len(places)} {ends}"))
+        for places, ends in zip(both, ("for", "against"), strict=True):
+            drawn = []
+            for each, (mol, of) in ((self.training[k], atoms[k]) for k in places):
+                about: dict[str, Any] = {
+                    "scale": scale,
+                    "title": f"measured {each.measured or '–'}",
+                }
+                about["subtitle"] = f"share {each.share:+.3f}, similarity {each.similarity:.2f}"
+                drawn.append(molecule_svg(mol, of, **(about | picture)))
+            title = f"The {len(places)} training molecules that speak most {ends} it"
+            rows += [grid_svg(drawn, count, title)] if drawn else []
         return grid_svg(rows, 1)
 
     def _on_atoms(self, shares: Iterable[tuple[Any, float]]) -> FloatArray:
@@ -306,11 +286,8 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         beside=float((resolved(outputs) - of_process)[0]),
         subject=resolved.labels[0],
         molecule=item.molecule or item.read or read_again(item.smiles or ""),
-        common=Common(
-            batch.columns.numpy(),
-            counts[:, 0].numpy(),
-            (shares / similarity.clamp(min=1e-9) / either / KINDS)[:, order].numpy(),
-        ),
+        counts=np.bincount(batch.columns, counts[:, 0], COUNTS * KINDS).astype(np.float64),
+        worth=(shares / similarity.clamp(min=1e-9) / either / KINDS)[:, order].numpy(),
     )
 
 

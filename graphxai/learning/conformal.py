@@ -178,27 +178,22 @@ def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> Floa
     return np.array([table.similarities(molecule).max() for molecule in bits])
 
 
-def nearest_of_others(smiles: Sequence[str]) -> FloatArray:
-    """Return the ECFP4 Tanimoto similarity of each molecule to the nearest of the others, (n,)."""
+def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[Any]) -> FloatArray:
+    """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
     with rdBase.BlockLogs():
         bits = [ecfp4_bits(Chem.MolFromSmiles(each)) for each in smiles]
-    table, nearest = BitTable(bits), np.zeros(len(bits))
-    for place, molecule in enumerate(bits):
-        similarities = table.similarities(molecule)
-        similarities[place] = 0
-        nearest[place] = similarities.max()
-    return nearest
-
-
-def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[NDArray[np.intp]]) -> FloatArray:
-    """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
-    nearest = np.zeros(len(smiles))
+    table, nearest = BitTable(bits), np.zeros(len(smiles))
     for fold in folds:
-        others = np.setdiff1d(np.arange(len(smiles)), fold)
-        if len(others):
-            fold_smiles = [smiles[k] for k in fold]
-            nearest[fold] = nearest_similarities(fold_smiles, [smiles[k] for k in others])
+        for place in fold:
+            similarities = table.similarities(bits[place])
+            similarities[fold] = 0
+            nearest[place] = similarities.max()
     return nearest
+
+
+def nearest_of_others(smiles: Sequence[str]) -> FloatArray:
+    """Return the similarity of each molecule to the nearest one of the others, (n,)."""
+    return nearest_of_other_folds(smiles, [[place] for place in range(len(smiles))])
 
 
 def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
@@ -207,11 +202,10 @@ def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
     It is the slope with the smallest sets at this level, and 0 where similarity to what was learned
     does not go with the errors. It is 0 for values, whose intervals depend on similarity itself.
     """
-    labelled = _labelled(unseen.readings, unseen.y)
+    labelled, best, smallest = _labelled(unseen.readings, unseen.y), 0.0, np.inf
     if not task.classes or unseen.similarity is None or not labelled.any():
-        return 0.0
+        return best
     read, y = unseen.readings[labelled], unseen.y[labelled]
-    best, smallest = 0.0, np.inf
     for slope in SLOPES:
         difficulty = 1 + slope * (1 - unseen.similarity[labelled])
         margins = _margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
@@ -326,10 +320,8 @@ def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
     scored = [source for source in sources if source is not None]
     if not scored:
         return None
-    scores = {
-        key: [score for source in scored for score in source.scores[key]]
-        for key in scored[0].scores
-    }
+    keys = scored[0].scores
+    scores = {key: [x for source in scored for x in source.scores[key]] for key in keys}
     near = [similarity for source in scored for similarity in source.similarity]
     known = len(near) == len(scores.get(VALUES, ()))
     return Conformal(scores, scored[0].slope, near if known else ())
