@@ -42,9 +42,11 @@ class JudgedTable:
             return measured
         known = self.table.values
         pairs = [
-            (a, b)
-            for a, b in self.table.pairs_of(measured.exchange)
-            if known[a] != known[b] and not (self._is_learned(a) and self._is_learned(b))
+            (a, b) if pair.exchange == measured.exchange else (b, a)
+            for a, b, pair in self.table.pairs
+            if measured.exchange in (pair.exchange, pair.exchange.reversed)
+            and known[a] != known[b]
+            and not (self._is_learned(a) and self._is_learned(b))
         ]
         self._predict([smiles for pair in pairs for smiles in pair])
         changes = [

@@ -263,14 +263,6 @@ class Measurements:
         varies = exchange is None or any(each.old == exchange.old for each in self._changes)
         return Measured(self.name, self.values.get(before), value, exchange, changes, bound, varies)
 
-    def pairs_of(self, exchange: Exchange) -> list[tuple[str, str]]:
-        """Return the pairs of the table with an exchange, each before and after it, as SMILES."""
-        return [
-            (a, b) if pair.exchange == exchange else (b, a)
-            for a, b, pair in self.pairs
-            if exchange in (pair.exchange, pair.exchange.reversed)
-        ]
-
     @cached_property
     def pairs(self) -> list[tuple[str, str, MatchedPair]]:
         """The matched pairs among the first `MOST_COMPARED` compounds, by their SMILES."""
