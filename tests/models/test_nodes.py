@@ -1,5 +1,7 @@
 """A Graphormer that answers for each node, and explanations of one of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -139,6 +141,14 @@ def test_many_nodes_are_predicted_in_one_pass_and_explained_one_by_one():
         expected = dict(zip("abc", probabilities[node].tolist(), strict=True))
         assert of_node["class"].probabilities == pytest.approx(expected, abs=1e-6)
     assert [len(e) for e in gx.explain(model, graph, node=[0, 4])] == [9, 9]
+
+
+def test_the_outputs_of_several_nodes_of_a_graph_are_one_row_in_the_order_of_the_nodes():
+    model = small()
+    single = model.collate([model.prepare(mark_explained(graphs()[0], node=0)).data])
+    outputs = model(replace(single, explained=torch.tensor([[3, 1]])))
+    rows = model.labelled_outputs(single)
+    torch.testing.assert_close(outputs, torch.cat([rows[3], rows[1]])[None])
 
 
 def test_renumbering_the_nodes_renumbers_their_relevance():

@@ -15,7 +15,7 @@ from graphxai.explainers import GradientInput, Lrp
 from graphxai.explainers.passes import structural_bias
 from graphxai.models.graphormer.backward import RULES_FOLLOWED, follows
 from graphxai.rules.conservative import Rules, conservative, record, rms_norm
-from graphxai.rules.operation_rule import BoundOperation, OperationRule
+from graphxai.rules.operation_rule import BoundOperation, OperationRule, constant_ratio
 from other_models import GpsModel, molecules, trained
 
 DRUGS = ("CC(=O)Oc1ccccc1C(=O)O", "C[C@@]1(N=C(N)SC=C1)c1cc(NC(=O)c2ccc(cn2)C#N)ccc1F", "CO")
@@ -399,3 +399,12 @@ def test_a_rule_acts_on_layers_written_with_the_functions_of_the_package():
         assert not tape.operations
         gradients.append(torch.autograd.grad(y.square().sum(), x)[0])
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("activation", [torch.tanh, F.leaky_relu, F.silu])
+def test_an_activation_is_its_constant_factor_times_its_input_on_both_sides_of_zero(activation):
+    x = torch.tensor([-3.0, -0.5, 0.25, 2.0], dtype=torch.double)
+    torch.testing.assert_close(x * constant_ratio(x, activation), activation(x))
+    zero = torch.zeros((), dtype=torch.double)
+    slope = torch.func.grad(activation)(torch.tensor(1e-4, dtype=torch.double))
+    assert constant_ratio(zero, activation).item() == pytest.approx(slope.item(), abs=1e-3)
