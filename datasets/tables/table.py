@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from ..labels import with_unit
 from ..molecule_reading import MoleculeError
 from .assays import (
     AssayColumns,
@@ -158,10 +159,14 @@ class Table:
         named = next((values for values in made if values.name in wanted), None)
         return records, named or plain_values(columns, cells, smiles, "none")
 
-    def source_of(self, name: str) -> str | None:
-        """Return the column of a name, or the one whose values get it: `IC50 (nM)` for `pIC50`."""
-        if self.columns.count(name) == 1:
-            return name
+    def source_of(self, name: str, unit: str = "") -> str | None:
+        """Return the column of a name, or the one whose values get it: `IC50 (nM)` for `pIC50`.
+
+        With its unit, `log D (7.4)` is the column of the name `log D`, as in training.
+        """
+        for header in (name, with_unit(name, unit)):
+            if self.columns.count(header) == 1:
+                return header
         others = [n for n in self.columns if n != self.structures.name and may_become(n, name)]
         single = (n for n in others if self.columns.count(n) == 1)
         return next((n for n in single if self.measured(n, [name], SHOWING)[1].name == name), None)

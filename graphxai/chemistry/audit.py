@@ -300,7 +300,7 @@ def labels_in(
     Raises:
         ValueError: there is no such column.
     """
-    source = column or table.source_of(task.name)
+    source = column or table.source_of(task.name, task.unit)
     if source is None:
         raise ValueError(
             f"{table.path} has no column called {task.name!r}: name the column of the labels."

@@ -94,9 +94,9 @@ class KernelAccount(Result):
     @property
     def sentence(self) -> str:
         """The sum in words."""
-        beside = f" {self.beside:+.4g} from the other model" if self.beside else ""
+        beside = f" {self.beside:+.3f} from the other model" if self.beside else ""
         gain = self.output - self.mean - self.beside
-        return f"{self.subject} {self.output:.4g} = mean {self.mean:.4g}{beside} {gain:+.4g}"
+        return f"{self.subject} {self.output:.3f} = mean {self.mean:.3f}{beside} {gain:+.3f}"
 
     def by_training_molecule(self) -> pd.DataFrame:
         """Return the shares of the training molecules as a table.
@@ -305,8 +305,8 @@ def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tup
     if not known or training is None or digest_of(training.given) != stored.get("sha256"):
         return [("", "")] * carriers
     opened = open_table(Path(model.origin.folder) / FILE, "smiles")
-    task = target.tasks_in(model.config)[0].name
-    column = opened.source_of(task)
+    task = target.tasks_in(model.config)[0]
+    column = opened.source_of(task.name, task.unit)
     cells = [record.cells for record in opened.records(["smiles", *([column] if column else [])])]
     measured = {row["smiles"]: row[column] if column else "" for row in cells}
     return [(training.given[row], measured[training.given[row]]) for row in rows or ()]

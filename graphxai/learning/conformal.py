@@ -134,7 +134,7 @@ def learned_from(
     made = predict(model, [written[k] for k in others], progress=False) if len(others) else []
     read = [(k, of) for k, of in zip(others.tolist(), made, strict=True) if of is not None]
     for task in model.config.tasks:
-        source = opened.source_of(task.name)
+        source = opened.source_of(task.name, task.unit)
         if source is None or not read:
             continue
         cells = opened.measured(source, [task.name])[1].cells

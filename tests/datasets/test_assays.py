@@ -200,3 +200,11 @@ def test_two_columns_of_one_endpoint_keep_names_of_their_own(tmp_path):
     path.write_text("\n".join(["smiles,IC50 (nM),IC50 (uM)", *rows]) + "\n")
     targets = clean_table(path, None, ["IC50 (nM)", "IC50 (uM)"]).targets
     assert [t.heading for t in targets] == ["pIC50 of IC50 (nM)", "pIC50 of IC50 (uM)"]
+
+
+def test_a_column_with_its_unit_is_that_of_the_task_that_learned_from_it(tmp_path):
+    (tmp_path / "given.csv").write_text("smiles,clearance (mL/min)\nCCO,1.5\nCCN,2.5\n")
+    table = open_table(tmp_path / "given.csv")
+    task, other = (Task("clearance", "regression", unit=unit) for unit in ("mL/min", "mL/h"))
+    assert measured_columns(table, [task], {}) == {"clearance": "clearance (mL/min)"}
+    assert measured_columns(table, [other], {}) == {}  # another unit, other numbers

@@ -116,11 +116,9 @@ def adapt(
             f" {'none has values' if task is None else f'{task!r} is none with values'}. For"
             " classes, train a model of your own with `graphxai train`."
         )
-    columns: dict[str, str | None] = {each.name: None for each in values}
-    if target_column:
-        columns = {values[0].name: target_column}
-    rows = _rows(earlier, {each.name: None for each in values}, "smiles") if earlier else []
-    rows += _rows(table, columns, smiles_column)
+    columns: dict[Task, str | None] = dict.fromkeys(values)
+    rows = _rows(earlier, columns, "smiles") if earlier else []
+    rows += _rows(table, {values[0]: target_column} if target_column else columns, smiles_column)
     measured = _merged(base, rows, tasks)
     counts = {t.name: int((~np.isnan(y)).sum()) for t, y in zip(tasks, measured.y.T, strict=True)}
     learned = [t.name for t in values if counts[t.name] >= FEWEST]
@@ -161,20 +159,20 @@ def _name_of(model: Any) -> str:
 
 
 def _rows(
-    table: str | os.PathLike[str], columns: dict[str, str | None], smiles_column: str | None
+    table: str | os.PathLike[str], columns: dict[Task, str | None], smiles_column: str | None
 ) -> list[tuple[str, dict[str, float]]]:
     """Read the structures of a table, each with its values by task."""
     opened = open_table(table, smiles_column)
     structures = opened.structures.name
     written = [record.cells[structures] for record in opened.records([structures])]
     values: list[dict[str, float]] = [{} for _ in written]
-    for name, column in columns.items():
-        source = column or opened.source_of(name)
+    for task, column in columns.items():
+        source = column or opened.source_of(task.name, task.unit)
         if source is None:
             continue
-        cells = opened.measured(source, [name])[1].cells
+        cells = opened.measured(source, [task.name])[1].cells
         for row, value in zip(values, read_measured(cells)[0].tolist(), strict=True):
-            row[name] = value
+            row[task.name] = value
     return list(zip(written, values, strict=True))
 
 

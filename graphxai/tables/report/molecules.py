@@ -64,12 +64,12 @@ def measured_columns(
 
     Raises ValueError if a named task or column does not exist.
     """
-    names = [task.name for task in tasks]
+    units = {task.name: task.unit for task in tasks}
     for name in named:
-        if name not in names:
-            raise ValueError(f"the model has no task {name!r}; its tasks: {', '.join(names)}.")
+        if name not in units:
+            raise ValueError(f"the model has no task {name!r}; its tasks: {', '.join(units)}.")
     columns = {name: table.column(column) for name, column in named.items()}
-    sources = {name: table.source_of(name) for name in names if name not in columns}
+    sources = {n: table.source_of(n, unit) for n, unit in units.items() if n not in columns}
     return {name: source for name, source in sources.items() if source} | columns
 
 
