@@ -102,11 +102,13 @@ def resonance_forms():
 
 
 def racemates():
-    first, second = (f"{image} |&1:1|" for image in ETHYLAMINES)
-    assert len(set(answers([first, second, UNDRAWN], "solubility"))) == 1
-    assert "is read as undefined; its 2 isomers get" in read(first)[1]
-    larger = "C[C@H](N)[C@H](O)c1ccccc1 |&1:1,3|"
-    assert "isomers get" in read(larger, "bace")[1]
+    racemic = [f"{image} |&1:1|" for image in ETHYLAMINES]
+    of_images = answers(ETHYLAMINES, "bace")
+    assert answers(racemic, "bace") == pytest.approx([np.mean(of_images)] * 2, abs=1e-5)
+    assert len(set(of_images)) == 2
+    assert len(set(answers([*racemic, *ETHYLAMINES], "solubility"))) == 1
+    for drawn in (racemic[0], "C[C@H](N)[C@H](O)c1ccccc1 |&1:1,3|"):
+        assert "the mean over its 2 isomers; they get" in read(drawn, "bace")[1]
 
 
 def centres_that_are_not_drawn():
