@@ -209,9 +209,9 @@ class KernelAccount(Result):
             for each, (mol, of) in ((self.training[k], atoms[k]) for k in places):
                 about: dict[str, Any] = {
                     "scale": scale,
-                    "title": f"measured {each.measured or '–'}",
+                    "title": f"measured {_rounded(each.measured) or '–'}",
+                    "subtitle": f"share {each.share:+.3f}, similarity {each.similarity:.2f}",
                 }
-                about["subtitle"] = f"share {each.share:+.3f}, similarity {each.similarity:.2f}"
                 drawn.append(molecule_svg(mol, of, **(about | picture)))
             title = f"The {len(places)} training molecules that speak most {ends} it"
             rows += [grid_svg(drawn, count, title)] if drawn else []
@@ -289,6 +289,14 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         counts=np.bincount(batch.columns, counts[:, 0], COUNTS * KINDS).astype(np.float64),
         worth=(shares / similarity.clamp(min=1e-9) / either / KINDS)[:, order].numpy(),
     )
+
+
+def _rounded(measured: str) -> str:
+    """Return a number with four digits, and other text, such as a bound or a class, as it is."""
+    try:
+        return f"{float(measured):.4g}"
+    except ValueError:
+        return measured
 
 
 def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tuple[str, str]]:
