@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.datasets.training_set import training_set_of
-from graphxai.models.process import KernelProcess, kernel_account
+from graphxai.models.process import KernelProcess
 
 MEASURED = Path(__file__).parents[1] / "data" / "rat_binding.csv"
 BIOGEN = (
@@ -46,7 +46,7 @@ def predicted(name, smiles):
 def test_a_process_explains_itself_by_atoms_and_by_training_molecules(name):
     model = loaded(name)
     assert isinstance(model, KernelProcess)
-    explained, account = gx.explain(model, LOPERAMIDE), kernel_account(model, LOPERAMIDE)
+    explained, account = gx.explain(model, LOPERAMIDE), gx.kernel_account(model, LOPERAMIDE)
     assert abs(explained.ledger.unexplained) < 1e-6
     shares = sum(each.share for each in account.training)
     assert account.mean + shares == pytest.approx(explained.output, abs=1e-6)
