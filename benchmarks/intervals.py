@@ -99,7 +99,8 @@ def measured(path: Path, column: str, parts: str, training: int, test: int) -> p
     assert conformal is not None
     predicted = process.predict(similarity(structure_counts(others), counts))[:, 0]
     near = nearest_similarities(others, smiles)
-    rows: dict[str, Any] = {"similarity": near, "error": np.abs(predicted - truth)}
+    rows: dict[str, Any] = {"smiles": others, "measured": truth, "predicted": predicted}
+    rows |= {"similarity": near, "error": np.abs(predicted - truth)}
     ways = {"alike": conformal, "one width": replace(conformal, similarity=())}
     for way, each in ways.items():
         for level in LEVELS:

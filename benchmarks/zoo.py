@@ -127,7 +127,8 @@ MODELS = {
         "lipo.csv",
         "Lipophilicity",
         "Predicts a compound's log D between octanol and water at pH 7.4. Data: MoleculeNet's"
-        " Lipophilicity (AstraZeneca's measurements in ChEMBL, Wu 2018).",
+        " Lipophilicity (AstraZeneca's measurements in ChEMBL, Wu 2018). Its score is over many"
+        " chemical series: for a lead series, adapt it to some values of yours (`graphxai adapt`).",
         {"lipo": "log D at pH 7.4"},
     ),
     "blood-brain-barrier": PublicTable(

@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import math
+import random
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +92,13 @@ class GraphormerModule(pl.LightningModule):
         return cast(Graphormer, self.averaged.module)
 
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
-        """Return the loss of a batch."""
+        """Return the loss of a batch.
+
+        What dropout draws depends only on the seed, the step and the process, so a resumed run
+        draws what an uninterrupted one does.
+        """
+        step = f"{self.settings.seed}/{self.global_step}/{self.global_rank}"
+        torch.manual_seed(random.Random(step).getrandbits(63))
         if self.settings.bears_removal:
             batch = without_some_nodes(batch, self.settings.seed, self.global_step)
         assert batch.y is not None
@@ -140,6 +147,10 @@ class GraphormerModule(pl.LightningModule):
             self.kept = BestEpoch(self.folder / "best", self.current_epoch, value, loss, by_task)
             if self.trainer.is_global_zero:
                 save_checkpoint(self.current_model, self.folder / "best")
+        self._stop_without_patience()
+
+    def _stop_without_patience(self) -> None:
+        """End the training if too many epochs in a row brought nothing."""
         patience = self.settings.patience
         if patience is not None and self.stale >= patience:
             self.trainer.should_stop = True
@@ -203,11 +214,12 @@ class GraphormerModule(pl.LightningModule):
         checkpoint["graphxai"] = {"kept": state, "stale": self.stale, "metrics": self.metrics}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore what `on_save_checkpoint` stored."""
+        """Restore what `on_save_checkpoint` stored. A run that had stopped early trains no more."""
         exists, *rest = checkpoint["graphxai"]["kept"]
         self.kept = BestEpoch(self.folder / "best" if exists else None, *rest)
         self.stale = checkpoint["graphxai"]["stale"]
         self.metrics = checkpoint["graphxai"]["metrics"]
+        self._stop_without_patience()
 
 
 class StateFile(CheckpointIO):

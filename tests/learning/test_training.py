@@ -90,14 +90,15 @@ def test_a_tiny_model_overfits_twenty_molecules(tmp_path: Path) -> None:
     assert "bag_codes" not in graphs[0]
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropout: float
 ) -> None:
     pl = pytest.importorskip("lightning.pytorch")
     from graphxai.learning.lightning import GraphormerModule
 
     graphs = twenty_molecules()
-    whole = fit(tiny(dropout=0.0), graphs, graphs, settings(), tmp_path / "whole")
+    whole = fit(tiny(dropout=dropout), graphs, graphs, settings(), tmp_path / "whole")
 
     original = GraphormerModule.training_step
 
@@ -108,7 +109,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 
     monkeypatch.setattr(GraphormerModule, "training_step", killed)
     with pytest.raises(RuntimeError, match="killed"):
-        fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+        fit(tiny(dropout=dropout), graphs, graphs, settings(), tmp_path / "broken")
     monkeypatch.undo()
     save = pl.Trainer.save_checkpoint
 
@@ -118,17 +119,32 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 
     monkeypatch.setattr(pl.Trainer, "save_checkpoint", killed_after_saving)
     with pytest.raises(RuntimeError, match="killed"):
-        fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+        fit(tiny(dropout=dropout), graphs, graphs, settings(), tmp_path / "broken")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="already contains a run"):
-        fit(tiny(), graphs, graphs, settings(), tmp_path / "broken", resume=False)
-    resumed = fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+        fit(tiny(dropout=dropout), graphs, graphs, settings(), tmp_path / "broken", resume=False)
+    resumed = fit(tiny(dropout=dropout), graphs, graphs, settings(), tmp_path / "broken")
     assert same_weights(whole.model, resumed.model)
     assert (whole.epoch, whole.scores) == (resumed.epoch, resumed.scores)
-    again = fit(tiny(), graphs, graphs, settings(), tmp_path / "broken")
+    again = fit(tiny(dropout=dropout), graphs, graphs, settings(), tmp_path / "broken")
     assert same_weights(resumed.model, again.model)
     rows = [(tmp_path / name / "metrics.csv").read_text() for name in ("whole", "broken")]
     assert rows[0] == rows[1]
+
+
+def test_a_run_that_stopped_early_trains_no_further_epoch_when_it_is_read_back(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("lightning")
+    graphs = twenty_molecules()
+    still = settings(epochs=8, patience=2, learning_rate=1e-9)
+    stopped = fit(tiny(), graphs, graphs, still, tmp_path)
+    metrics = (tmp_path / "metrics.csv").read_text()
+    assert len(metrics.splitlines()) == 1 + 3
+    again = fit(tiny(), graphs, graphs, still, tmp_path)
+    assert (tmp_path / "metrics.csv").read_text() == metrics
+    assert same_weights(stopped.model, again.model)
+    assert (stopped.epoch, stopped.scores) == (again.epoch, again.scores)
 
 
 def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_named(
