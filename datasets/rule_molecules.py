@@ -137,10 +137,7 @@ _Class = bool | str | None  # the answer or case; None for all molecules of an a
 
 
 def _take(
-    smiles: Sequence[str],
-    task: RuleTask,
-    counts_wanted: dict[_Class, int],
-    max_atoms: int,
+    smiles: Sequence[str], task: RuleTask, counts_wanted: dict[_Class, int], max_atoms: int
 ) -> tuple[dict[_Class, list[_Row]], int]:
     """Take the first molecules of each class, as many as wanted, and count the unreadable ones."""
     rows: dict[_Class, list[_Row]] = {answer: [] for answer in counts_wanted}

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .names import (
-    cut_smiles,
-    described,
-    group_names,
-    quietly_read,
-    ring_systems,
-    substituent_table,
-)
+from .names import cut_smiles, described, group_names, quietly_read, ring_systems, substituent_table
 from .ring_system_names import ring_table, skeleton
 
 if TYPE_CHECKING:

@@ -286,11 +286,7 @@ class LoggedBatches(Callback):
 
 
 def run(
-    model: Graphormer,
-    train: list[Data],
-    valid: list[Data],
-    settings: TrainingSettings,
-    out: Path,
+    model: Graphormer, train: list[Data], valid: list[Data], settings: TrainingSettings, out: Path
 ) -> BestEpoch:
     """Train on encoded graphs, continuing from `out/state/last.ckpt` if it exists."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
@@ -301,11 +297,7 @@ def run(
     trainer = _trainer(settings, out)
     loaders = make_loaders(train, valid, settings, module)
     try:
-        trainer.fit(
-            module,
-            *loaders,
-            ckpt_path=str(last) if last.exists() else None,
-        )
+        trainer.fit(module, *loaders, ckpt_path=str(last) if last.exists() else None)
     finally:
         if trainer.received_sigterm:
             # Lightning alone would end the process with status 0, as if training were complete.

@@ -200,12 +200,7 @@ class Refitting:
                     yield [_filled(unit, orders[key], place_of.get(key), drops)]
 
     def _trained(
-        self,
-        graphs: Sequence[Data],
-        epochs: int,
-        folder: Path,
-        seed: int,
-        progress: bool | None,
+        self, graphs: Sequence[Data], epochs: int, folder: Path, seed: int, progress: bool | None
     ) -> Graphormer:
         """Train a copy of the model further on encoded graphs, or read a finished run back."""
         device = next(self.model.parameters()).device

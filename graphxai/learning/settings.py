@@ -143,10 +143,7 @@ class RunSettings:
         "auto", "Lightning's accelerator: auto, cpu, gpu and others.", applies_to=None
     )
     devices: int | str = option(
-        1,
-        "Lightning's devices: a number or 'auto'.",
-        applies_to=None,
-        command_line_default="auto",
+        1, "Lightning's devices: a number or 'auto'.", applies_to=None, command_line_default="auto"
     )
     precision: str | None = option(
         None,
@@ -248,14 +245,10 @@ class TableSettings(EnsembleSettings):
         applies_to=("table", "bace"),
     )
     split_column: str | None = option(
-        None,
-        "Column that says train, valid or test for each molecule.",
-        applies_to=TABLE,
+        None, "Column that says train, valid or test for each molecule.", applies_to=TABLE
     )
     time_column: str | None = option(
-        None,
-        "Column with dates or years; the newest molecules are tested.",
-        applies_to=TABLE,
+        None, "Column with dates or years; the newest molecules are tested.", applies_to=TABLE
     )
     model: Literal["auto", "process", "network"] = option(
         "auto",

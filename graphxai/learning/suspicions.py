@@ -38,8 +38,7 @@ def suspicions(
         standardise: how the molecules were brought to their parents.
     """
     mixtures = _rows(
-        molecules,
-        ((m, f"{mol.parts} parts") for m, mol in enumerate(molecules) if mol.parts > 1),
+        molecules, ((m, f"{mol.parts} parts") for m, mol in enumerate(molecules) if mol.parts > 1)
     )
     findings = [
         Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),

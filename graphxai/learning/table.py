@@ -42,11 +42,7 @@ from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
 from graphxai.learning.writing import held_out_csv, label_text
-from graphxai.models.graphormer import (
-    load_checkpoint,
-    locate,
-    set_standardisation,
-)
+from graphxai.models.graphormer import load_checkpoint, locate, set_standardisation
 from graphxai.models.process import digest_of
 from graphxai.runtime.writing import csv_text
 

@@ -91,13 +91,7 @@ class Network(nn.Module):
         return logits
 
     def drawn(
-        self,
-        x: Tensor,
-        degrees: Tensor,
-        hidden: Tensor,
-        bias: Tensor,
-        chance: Tensor,
-        turn: Tensor,
+        self, x: Tensor, degrees: Tensor, hidden: Tensor, bias: Tensor, chance: Tensor, turn: Tensor
     ) -> Tensor:
         """Return the features (B, N, F) with hidden atoms drawn.
 

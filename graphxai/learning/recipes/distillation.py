@@ -93,11 +93,7 @@ def distil(
 
     new = label_molecules(
         out / "labels",
-        {
-            "train": smiles,
-            "y": np.nan_to_num(train.y, nan=-1e9).tolist(),
-            "molecules": molecules,
-        },
+        {"train": smiles, "y": np.nan_to_num(train.y, nan=-1e9).tolist(), "molecules": molecules},
         recombine,
         fit_teacher,
         resume=resume,

@@ -42,12 +42,7 @@ from graphxai.runtime.progress import in_chunks
 
 FloatArray = NDArray[np.float32]
 PRETRAINING = TrainingSettings(
-    epochs=8,
-    batch_size=128,
-    learning_rate=1e-3,
-    ema_decay=None,
-    keep_best=False,
-    monitor="loss",
+    epochs=8, batch_size=128, learning_rate=1e-3, ema_decay=None, keep_best=False, monitor="loss"
 )
 HELD_OUT = 1000  # molecules of the validation curve
 # Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.

@@ -24,13 +24,7 @@ from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.ground_truth import model_score
-from graphxai.evaluation.ground_truth_report import (
-    SCORES,
-    mean_share,
-    measure,
-    rule_bonds,
-    store,
-)
+from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure, rule_bonds, store
 from graphxai.explainers.registry import Method
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.fit import (

@@ -278,10 +278,7 @@ class _SourceFitter:
     ) -> _FoldPredictions:
         """Predict each molecule from the other folds, with the better of two noises."""
         tasks = {k: self.tasks[k] for k in enough}
-        labels, kernel, carriers = (
-            process_columns(tasks, self.y),
-            *self._kernel_to_carriers(name),
-        )
+        labels, kernel, carriers = (process_columns(tasks, self.y), *self._kernel_to_carriers(name))
         best: dict[int, FloatArray] = {}
         noises: dict[int, float] = {}
         raw: dict[int, FloatArray] = {}
