@@ -411,13 +411,9 @@ class DigitSettings(RunSettings):
     @property
     def versions_used(self) -> int:
         """The number of versions of each image, of which a short run prepares fewer."""
-        return versions_for(self.epochs) if self.versions is None else self.versions
+        epochs = min(self.epochs or DIGIT_EPOCHS, DIGIT_EPOCHS)
+        return -(-VERSIONS * epochs // DIGIT_EPOCHS) if self.versions is None else self.versions
 
     def __post_init__(self) -> None:
         if self.versions_used < 1 or self.num_train < FEWEST_IMAGES:
             raise ValueError(f"versions must be at least 1 and num_train at least {FEWEST_IMAGES}.")
-
-
-def versions_for(epochs: int | None) -> int:
-    """Return the recipe's versions of an image for a number of epochs, None for the recipe's."""
-    return -(-VERSIONS * min(epochs or DIGIT_EPOCHS, DIGIT_EPOCHS) // DIGIT_EPOCHS)
