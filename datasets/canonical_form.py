@@ -108,8 +108,9 @@ def canonical_form(mol: Chem.Mol) -> CanonicalForm:
         place = {atom: k for k, atom in enumerate(order)}  # of each atom in the SMILES
         form = Chem.RenumberAtoms(read, [place[k] for k in range(len(order))])
         smiles = Chem.MolToSmiles(form)
+    numbers = tuple(atom.GetIntProp(_NUMBER) for atom in bare.GetAtoms())
     is_other = form.GetNumAtoms() < mol.GetNumAtoms()
-    return CanonicalForm(form, smiles, _numbers(bare), changes, is_other)
+    return CanonicalForm(form, smiles, numbers, changes, is_other)
 
 
 def with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
@@ -175,15 +176,6 @@ def chosen_isomer(
             isomer.GetAtomWithIdx(index).InvertChirality()
     perceive(isomer)
     return isomer.GetMol()
-
-
-def isomers_by_smiles(mol: Chem.Mol, groups: Sequence[Sequence[int]]) -> dict[str, Chem.Mol]:
-    """Return isomers by SMILES, in which each group of centres is as drawn or inverted."""
-    isomers: dict[str, Chem.Mol] = {}
-    for choice in choices(len(groups)):
-        isomer = chosen_isomer(mol, groups, choice)
-        isomers.setdefault(Chem.CanonSmiles(Chem.MolToSmiles(isomer)), isomer)
-    return isomers
 
 
 def relative_groups(mol: Chem.Mol) -> list[tuple[Chem.StereoGroupType, list[int]]]:
@@ -303,7 +295,16 @@ def _without_labels(mol: Chem.Mol) -> tuple[Chem.Mol, tuple[str, ...]]:
         if bond.GetStereo() == Chem.BondStereo.STEREOANY:
             bond.SetStereo(Chem.BondStereo.STEREONONE)
     if has_hydrogens:
-        _forget_configuration_of_hydrogens(copy)
+        # RDKit keeps a hydrogen as in `[2H]/C=C/C` as an atom, and with it the configuration of
+        # double bonds to an atom with two hydrogens.
+        for bond in copy.GetBonds():
+            hydrogen, other = bond.GetBeginAtom(), bond.GetEndAtom()
+            if hydrogen.GetAtomicNum() != 1:
+                hydrogen, other = other, hydrogen
+            if hydrogen.GetAtomicNum() == 1 and other.GetTotalNumHs(includeNeighbors=True) > 1:
+                bond.SetBondDir(Chem.BondDir.NONE)
+                for beside in other.GetBonds():
+                    beside.SetStereo(Chem.BondStereo.STEREONONE)
     of_groups = _resolve_groups(copy) if mol.GetStereoGroups() else []
     bare = Chem.RemoveHs(copy) if has_hydrogens else copy.GetMol()
     changes = [*of_groups, ISOTOPE_UNSEEN] if has_isotopes else of_groups
@@ -326,27 +327,11 @@ def _resolve_groups(mol: Chem.RWMol) -> list[str]:
         mol.GetAtomWithIdx(index).SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
     perceive(mol)
     several = [group for group in groups if len(group) > 1]
-    isomers = isomers_by_smiles(mol, several)
+    isomers: dict[str, Chem.Mol] = {}
+    for choice in choices(len(several)):
+        isomer = chosen_isomer(mol, several, choice)
+        isomers.setdefault(Chem.CanonSmiles(Chem.MolToSmiles(isomer)), isomer)
     first = isomers[min(isomers)]
     for atom in mol.GetAtoms():
         atom.SetChiralTag(first.GetAtomWithIdx(atom.GetIdx()).GetChiralTag())
     return [CENTRE_OPEN] * bool(single) + [ISOMER_STANDS] * bool(several)
-
-
-def _forget_configuration_of_hydrogens(mol: Chem.RWMol) -> None:
-    """Remove the configuration of double bonds to an atom with two hydrogens.
-
-    RDKit keeps such a hydrogen, as in `[2H]/C=C/C`, as an atom, and with it the configuration.
-    """
-    for bond in mol.GetBonds():
-        hydrogen, other = bond.GetBeginAtom(), bond.GetEndAtom()
-        if hydrogen.GetAtomicNum() != 1:
-            hydrogen, other = other, hydrogen
-        if hydrogen.GetAtomicNum() == 1 and other.GetTotalNumHs(includeNeighbors=True) > 1:
-            bond.SetBondDir(Chem.BondDir.NONE)
-            for beside in other.GetBonds():
-                beside.SetStereo(Chem.BondStereo.STEREONONE)
-
-
-def _numbers(mol: Chem.Mol) -> tuple[int, ...]:
-    return tuple(atom.GetIntProp(_NUMBER) for atom in mol.GetAtoms())

@@ -84,15 +84,10 @@ def parsed_numbers(cells: Sequence[str]) -> ParsedNumbers:
         elif limit is None:
             values[k] = value
         else:
-            bounds.append(Bound(k, _side(limit[1]), value))
+            side = 1 if set(limit[1]) & set(">\u2265\u2a7e") else -1
+            side = 0 if limit[1] in ("~", "\u2248") else side
+            bounds.append(Bound(k, side, value))
     return ParsedNumbers(values, tuple(bounds), tuple(unclear), units)
-
-
-def _side(sign: str) -> int:
-    """Return the side on which a bound's value lies, see `Bound`."""
-    if sign in ("~", "\u2248"):
-        return 0
-    return 1 if set(sign) & set(">\u2265\u2a7e") else -1
 
 
 def _may_group(match: re.Match[str]) -> bool:
@@ -124,10 +119,7 @@ def _proves_point(text: str) -> bool:
 def _value(text: str, commas: int, points: int) -> float | None:
     """Return the number in a cell, or None if there is none or its separator is ambiguous.
 
-    Args:
-        text: the cell.
-        commas: how many cells of the column show that commas mark decimals.
-        points: how many cells of the column show that points mark decimals.
+    So many cells of the column show that commas, or points, mark decimals.
     """
     if POINTS_GROUP.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")

@@ -4,7 +4,7 @@ from functools import cache
 
 from graphxai.runtime.reading import packaged_rows
 
-_ELEMENTS = {  # ions of one atom; those of other metals make complexes, which stay whole
+ELEMENTS = {  # names of ions of one atom; those of other metals make complexes, which stay whole
     "Li": "lithium", "Na": "sodium", "K": "potassium", "Rb": "rubidium", "Cs": "caesium",
     "Mg": "magnesium", "Ca": "calcium", "Sr": "strontium", "Ba": "barium", "Al": "aluminium",
     "Zn": "zinc", "Ag": "silver", "Bi": "bismuth", "F": "fluoride", "Cl": "chloride",
@@ -22,11 +22,6 @@ def counter_ions() -> dict[str, str]:
 def solvents() -> dict[str, str]:
     """Return the names of solvents by canonical SMILES."""
     return _canonical("solvent")
-
-
-def ion_name(symbol: str) -> str | None:
-    """Return what an ion of a single atom is called: "sodium"; None if it is no counter-ion."""
-    return _ELEMENTS.get(symbol)
 
 
 def _canonical(kind: str) -> dict[str, str]:

@@ -46,13 +46,8 @@ _ALLOWED = import_ogb("ogb.utils.features").allowable_features
 
 
 def _vocabulary(name: str, enumeration: Any = None) -> _Vocabulary:
-    """Return one of OGB's vocabularies, which end with "misc".
-
-    Args:
-        name: OGB's name of the feature.
-        enumeration: the enumeration of RDKit whose values OGB names, if they are no numbers.
-    """
-    *values, _misc = _ALLOWED[f"possible_{name}_list"]
+    """Return one of OGB's vocabularies, whose values may be names in an enumeration of RDKit."""
+    *values, _ = _ALLOWED[f"possible_{name}_list"]
     return _Vocabulary(
         values if enumeration is None else map(enumeration.names.__getitem__, values)
     )
@@ -81,15 +76,10 @@ _NO_STEREO = _BOND_STEREO[Chem.BondStereo.STEREONONE]
 _DOUBLE = _BOND_TYPE[Chem.BondType.DOUBLE]
 
 
-def _single_atom_query(atom: Chem.Atom) -> Chem.Mol:
-    query = Chem.RWMol()
-    query.AddAtom(atom)
-    return query.GetMol()
-
-
 # Reading one of RDKit's enumerations from Python takes four times as long as reading a number.
 # So compiled queries find the common values, and only the rest are read.
-_TAGGED = _single_atom_query(rdqueries.HasChiralTagQueryAtom())
+_TAGGED = Chem.RWMol()
+_TAGGED.AddAtom(rdqueries.HasChiralTagQueryAtom())
 _SP2 = Chem.MolFromSmarts("[^2]")
 _NEITHER_SP2_NOR_SP3 = Chem.MolFromSmarts("[!^2!^3]")
 

@@ -140,7 +140,12 @@ def _load_tensors(path: Path) -> StoredGraphs:
         raise GraphFolderError(f"{path}: num_nodes and num_edges must hold whole numbers (G,).")
     counts = {name: size.tolist() for name, size in sizes.items() if size is not None}
     counts["graph"] = [1] * len(counts["node"])
-    split = _split_of(tensors.pop("split", None), path)
+    numbers, split = tensors.pop("split", None), None
+    if numbers is not None:
+        if numbers.dim() != 1 or not set(numbers.tolist()) <= {-1, 0, 1, 2}:
+            raise GraphFolderError(f"{path}: split must hold 0, 1 and 2 for each graph.")
+        train, valid, test = (tuple((numbers == k).nonzero()[:, 0].tolist()) for k in range(3))
+        split = Split(train, valid, test)
     graphs = [Graph(num_nodes_=count) for count in counts["node"]]
     for key, values in tensors.items():
         kind, _, name = key.partition(":")
@@ -152,15 +157,6 @@ def _load_tensors(path: Path) -> StoredGraphs:
         for graph, part in zip(graphs, values.split(rows), strict=True):
             setattr(graph, name, part.T if key == "edge:edge_index" else part)
     return StoredGraphs([_to_data(graph) for graph in graphs], split)
-
-
-def _split_of(numbers: Tensor | None, path: Path) -> Split | None:
-    if numbers is None:
-        return None
-    if numbers.dim() != 1 or not set(numbers.tolist()) <= {-1, 0, 1, 2}:
-        raise GraphFolderError(f"{path}: split must hold 0, 1 and 2 for each graph.")
-    train, valid, test = (tuple((numbers == k).nonzero()[:, 0].tolist()) for k in range(3))
-    return Split(train, valid, test)
 
 
 def _to_data(graph: Graph) -> Data:
@@ -188,7 +184,10 @@ def _load_ogb(folder: Path) -> StoredGraphs:
     ):
         path = folder / "raw" / f"{file}.csv.gz"
         if path.is_file():
-            by_name[name] = _split_rows(_codes_or_numbers(_numbers(path)), counts, path.name)
+            rows = _numbers(path)
+            is_whole = bool((rows == np.floor(rows)).all())
+            tensor = torch.from_numpy(rows).to(torch.int64 if is_whole else torch.float32)
+            by_name[name] = _split_rows(tensor, counts, path.name)
     one_way = not any(_has_both_ways(part) for part in by_name["edge_index"])
     graphs = []
     for k, count in enumerate(nodes.tolist()):
@@ -233,12 +232,6 @@ def _numbers(path: Path) -> np.ndarray:
         return np.genfromtxt(path, delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
         raise GraphFolderError(f"{path}: cannot be read as numbers: {error}") from error
-
-
-def _codes_or_numbers(values: np.ndarray) -> Tensor:
-    """Return whole numbers as integers, others as floats."""
-    is_whole = bool((values == np.floor(values)).all())
-    return torch.from_numpy(values).long() if is_whole else torch.from_numpy(values).float()
 
 
 def starts_of(graphs: Sequence[Data]) -> NDArray[np.int_]:

@@ -308,9 +308,7 @@ class Deformation:
 
 
 def deform(
-    images: torch.Tensor,
-    generator: torch.Generator,
-    deformation: Deformation | None = None,
+    images: torch.Tensor, generator: torch.Generator, deformation: Deformation | None = None
 ) -> torch.Tensor:
     """Deform each image by its own random rotation, scaling, shear, shift and elastic field.
 

@@ -180,13 +180,8 @@ def _in_place_of(
 ) -> ReadMolecule:
     """Return another molecule that stands for the one that was read.
 
-    A SMILES becomes the SMILES of this molecule, with the atoms in its order.
-
-    Args:
-        read: what was read.
-        mol: the other molecule.
-        atoms: for each of its atoms, the number of the same atom in what was read.
-        changes: what was done, as text.
+    A SMILES becomes the SMILES of this molecule, with the atoms in its order. `atoms` has, for each
+    of its atoms, the number of the same atom in what was read.
     """
     drawn, given = with_groups_of(read.mol, mol, atoms), read.as_given
     smiles, order = smiles_with_groups(drawn), order_in_smiles(drawn)
@@ -211,15 +206,10 @@ def _reason(error: Exception) -> str:
 
 
 def _in_order(mol: Chem.Mol, order: list[int], smiles: str) -> Chem.Mol | None:
-    """Return the molecule as it is read from its canonical SMILES.
+    """Return a sanitised molecule as it is read from its canonical SMILES, in the order of that.
 
     Renumbering its atoms takes a quarter of the time of reading. But the tag of a stereocentre is
     relative to the order of its bonds, which renumbering does not change.
-
-    Args:
-        mol: sanitised.
-        order: its atoms in the order of the SMILES.
-        smiles: its canonical SMILES.
     """
     if "@" in smiles:
         return Chem.MolFromSmiles(smiles)
@@ -233,7 +223,14 @@ def _read_as_drawn(
     # Each step runs over all molecules before the next: the steps evict each other from the
     # processor's caches.
     texts = [item.strip() if isinstance(item, str) else "" for item in molecules]
-    parsed = [Chem.MolFromSmiles(text, AS_WRITTEN) if _is_plain(text) else None for text in texts]
+    # RDKit's parser and three further steps are faster than `MolFromSmiles`, which also marks
+    # unassigned stereocentres and ranks the atoms of every molecule for that.
+    parsed = [
+        None
+        if len(text) > MAX_CHARACTERS or not text.isascii() or _NOT_PLAIN.search(text)
+        else Chem.MolFromSmiles(text, AS_WRITTEN)
+        for text in texts
+    ]
     plain = [
         None if mol is None or mol.GetNumAtoms() > max_atoms else _sanitised(mol) for mol in parsed
     ]
@@ -246,15 +243,6 @@ def _read_as_drawn(
         else _read_or_error(molecule, max_atoms, canonical)
         for molecule, text, mol in zip(molecules, texts, plain, strict=True)
     ]
-
-
-def _is_plain(text: str) -> bool:
-    """Return whether RDKit's parser and three further steps do what `Chem.MolFromSmiles` does.
-
-    They are faster: `MolFromSmiles` also marks unassigned stereocentres, for which it ranks the
-    atoms of every molecule.
-    """
-    return len(text) <= MAX_CHARACTERS and text.isascii() and not _NOT_PLAIN.search(text)
 
 
 def _sanitised(mol: Chem.Mol) -> Chem.Mol | None:
@@ -281,8 +269,17 @@ def _read(molecule: str | Chem.Mol, max_atoms: int, canonical: bool) -> ReadMole
         mol, text, is_given = _parse(molecule, max_atoms), molecule.strip(), False
     else:
         mol = _prepared(molecule)
-        if not canonical:
-            _warn_of_hydrogens(mol)
+        atoms = () if canonical else mol.GetAtoms()
+        plain = [a for a in atoms if a.GetAtomicNum() == 1 and not a.GetIsotope()]
+        if sum(atom.GetDegree() == 1 for atom in plain) * 4 > mol.GetNumAtoms():
+            frame, levels = sys._getframe(), 1  # a warning names the user's line
+            while frame.f_back and frame.f_globals["__name__"].startswith("graphxai."):
+                frame, levels = frame.f_back, levels + 1
+            warn(
+                "the molecule's hydrogens are explicit atoms and become nodes; models trained on"
+                " SMILES expect implicit hydrogens: use Chem.RemoveHs.",
+                stacklevel=levels,
+            )
         text, is_given = smiles_with_groups(mol), True
     size = mol.GetNumAtoms()
     if size == 0:
@@ -355,28 +352,6 @@ def _prepared(mol: Chem.Mol) -> Chem.Mol:
         raise MoleculeError(f"the RDKit molecule cannot be sanitised: {error}") from error
     perceive(copy)
     return copy
-
-
-def _warn_of_hydrogens(mol: Chem.Mol) -> None:
-    """Warn of explicit hydrogens, if these become nodes."""
-    if sum(_is_plain_hydrogen(atom) for atom in mol.GetAtoms()) * 4 > mol.GetNumAtoms():
-        warn(
-            "the molecule's hydrogens are explicit atoms and become nodes; models trained on SMILES"
-            " expect implicit hydrogens: use Chem.RemoveHs.",
-            stacklevel=_levels_to_user(),
-        )
-
-
-def _levels_to_user() -> int:
-    """Return the `stacklevel` at which a warning in the calling function names the user's line."""
-    frame, levels = sys._getframe(1), 1
-    while frame.f_back and frame.f_globals["__name__"].startswith("graphxai."):
-        frame, levels = frame.f_back, levels + 1
-    return levels
-
-
-def _is_plain_hydrogen(atom: Chem.Atom) -> bool:
-    return atom.GetAtomicNum() == 1 and atom.GetIsotope() == 0 and atom.GetDegree() == 1
 
 
 def _chemistry_problem(raw: Chem.Mol) -> str:

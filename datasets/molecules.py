@@ -160,10 +160,7 @@ def _read_once(
 
 
 def molecules_to_data(
-    molecules: Iterable[str | Chem.Mol],
-    *,
-    workers: int = 1,
-    **reading: Unpack[MoleculeReading],
+    molecules: Iterable[str | Chem.Mol], *, workers: int = 1, **reading: Unpack[MoleculeReading]
 ) -> Generator[Data | MoleculeError, None, None]:
     """Make the graphs of many molecules one by one, as `molecule_to_data` does, but faster.
 
@@ -188,8 +185,7 @@ def molecules_to_data(
 
 
 def require_graphs(
-    molecules: Iterable[str | Chem.Mol],
-    **reading: Unpack[MoleculeReading],
+    molecules: Iterable[str | Chem.Mol], **reading: Unpack[MoleculeReading]
 ) -> list[Data]:
     """Make the graphs of molecules as `molecules_to_data` does, and fail on the first bad one.
 

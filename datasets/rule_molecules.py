@@ -47,8 +47,8 @@ class RuleDataset:
             limit: largest number of positions to return.
         """
         choice = self.split.test if positions is None else positions
-        chosen = [k for k in choice if self.rule.kind == "additive" or _divides(self.truths[k])]
-        return chosen[:limit]
+        every, truths = self.rule.kind == "additive", self.truths
+        return [k for k in choice if every or (truths[k].any() and not truths[k].all())][:limit]
 
 
 def rule_dataset(
@@ -90,7 +90,8 @@ def rule_dataset(
         row for answer, share in shares.items() for row in rows[answer][: round(total * share)]
     ]
     if len(chosen) < 10:
-        counts = ", ".join(f"{len(r)} {_class_name(c)}" for c, r in rows.items())
+        names: dict[_Class, str] = {True: "positives", False: "negatives", None: "molecules"}
+        counts = ", ".join(f"{len(r)} {names.get(c, repr(c))}" for c, r in rows.items())
         raise ValueError(
             f"too few molecules for the rule {task.name!r}: {counts} among {len(order)} SMILES."
         )
@@ -127,20 +128,12 @@ def local_smiles(root: str | os.PathLike[str] | None = None) -> list[str]:
     return [record.cells["smiles"] for records in columns for record in records]
 
 
-def _divides(truth: Truth) -> bool:
-    """Return whether some atoms are true and others are not."""
-    return bool(truth.any() and not truth.all())
-
-
 _Row = tuple[str, Truth]
 _Class = bool | str | None  # the answer or case; None for all molecules of an additive rule
 
 
 def _take(
-    smiles: Sequence[str],
-    task: RuleTask,
-    counts_wanted: dict[_Class, int],
-    max_atoms: int,
+    smiles: Sequence[str], task: RuleTask, counts_wanted: dict[_Class, int], max_atoms: int
 ) -> tuple[dict[_Class, list[_Row]], int]:
     """Take the first molecules of each class, as many as wanted, and count the unreadable ones."""
     rows: dict[_Class, list[_Row]] = {answer: [] for answer in counts_wanted}
@@ -160,8 +153,3 @@ def _take(
             if len(rows[answer]) < counts_wanted[answer]:
                 rows[answer].append((canonical, truth))
     return rows, unreadable
-
-
-def _class_name(answer: _Class) -> str:
-    names = {True: "positives", False: "negatives", None: "molecules"}
-    return repr(answer) if isinstance(answer, str) else names[answer]

@@ -135,11 +135,7 @@ def shape_graph(shapes: Sequence[str], seed: int, tree: int = 12) -> ShapeGraph:
 
 
 def shape_dataset(
-    size: int = 6000,
-    *,
-    seed: int = 0,
-    planted: float = 0.3,
-    fractions: Sequence[float] = FRACTIONS,
+    size: int = 6000, *, seed: int = 0, planted: float = 0.3, fractions: Sequence[float] = FRACTIONS
 ) -> ShapeDataset:
     """Return `size` graphs in which each shape and the decoy is planted with a probability.
 

@@ -144,9 +144,7 @@ def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS)
 
 
 def time_split(
-    times: Sequence[str],
-    fractions: Sequence[float] = FRACTIONS,
-    rows: Sequence[int] | None = None,
+    times: Sequence[str], fractions: Sequence[float] = FRACTIONS, rows: Sequence[int] | None = None
 ) -> Split:
     """Train on the oldest molecules and test on the newest. Equal times stay in the given order.
 

@@ -22,7 +22,7 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from graphxai.runtime.reading import packaged_rows
 
 from .as_given import MixtureError, Standardisation
-from .counter_ions import counter_ions, ion_name, solvents
+from .counter_ions import ELEMENTS, counter_ions, solvents
 from .tautomer_form import one_proton_form
 
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
@@ -33,7 +33,10 @@ SHARE_OF_MIXTURE = 0.5  # a second compound of this share of the first one's ato
 
 # A dot, a charge in brackets, or a metal that may be bonded to its counter-ion.
 _MAY_CHANGE = re.compile(r"[.+]|-\d*(?::\d+)?\]|\[\d*(?:Li|Na|K|Rb|Cs|Mg|Ca|Sr|Ba)")
-_SALT_METALS = "[Li,Na,K,Rb,Cs,Mg,Ca,Sr,Ba]"
+_SALT = "[Li,Na,K,Rb,Cs,Mg,Ca,Sr,Ba]~[#7,#8,#9,#16,#17]"
+_METAL = "[!#0;!#1;!#5;!#6;!#7;!#8;!#9;!#14;!#15;!#16;!#17;!#34;!#35;!#53]"
+_DATIVE_BOND = "[#15,#16;+,+2]~[O-,S-]"
+_FULL_ANION = "[$([B-;X4]),$([#15,#33,#51;-;X6])]"  # no room for a proton: tetrafluoroborate
 # Charges that stand alone, or that S and P need not have
 _CHARGE = "[+,-;!$([+;!S;!P]~[-]);!$([-]~[+;!S;!P])]"
 
@@ -101,7 +104,8 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
     atoms = tuple(range(mol.GetNumAtoms()))
     changes: list[str] = []
     parent = mol
-    if _needs_a_parent(mol):
+    has_salt = any(mol.HasSubstructMatch(_pattern(each)) for each in (_CHARGE, _SALT))
+    if has_salt or len(Chem.GetMolFrags(mol)) > 1:
         compound = _compound_in(neutral_form(mol), mol)
         if compound is not None:
             protonated, atoms, changes = compound
@@ -120,43 +124,30 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
     return Parent(parent, atoms, tuple(changes)) if changes else None
 
 
-def _needs_a_parent(mol: Chem.Mol) -> bool:
-    """Whether a molecule has several parts, or a charge or a metal salt that can be changed."""
-    charge, metal = _patterns()
-    return (
-        len(Chem.GetMolFrags(mol)) > 1
-        or mol.HasSubstructMatch(charge)
-        or mol.HasSubstructMatch(metal)
-    )
-
-
 def neutral_form(mol: Chem.Mol) -> Chem.RWMol:
     """Return a copy with the same atoms, in which protons have removed all charges they can."""
     with rdBase.BlockLogs():  # RDKit writes a line for each molecule
-        return _uncharged(Chem.RWMol(mol))
-
-
-def _uncharged(copy: Chem.RWMol) -> Chem.RWMol:
-    metals, dative, uncharger, balanced = _tools()
-    if copy.HasSubstructMatch(_patterns()[1]):
-        metals.DisconnectInPlace(copy)
+        copy = Chem.RWMol(mol)
+        metals, dative, uncharger, balanced = _tools()
+        if copy.HasSubstructMatch(_pattern(_SALT)):
+            metals.DisconnectInPlace(copy)
+            Chem.SanitizeMol(copy)
+        if copy.HasSubstructMatch(_pattern(_DATIVE_BOND)):
+            dative.normalizeInPlace(copy)
+        full = [i for (i,) in copy.GetSubstructMatches(_pattern(_FULL_ANION))]
+        elements = [copy.GetAtomWithIdx(i).GetAtomicNum() for i in full]
+        for i, element in zip(full, elements, strict=True):
+            _set(copy.GetAtomWithIdx(i), _STAND_IN[element], 0)
+        (balanced if copy.HasSubstructMatch(_mesoionic()) else uncharger).unchargeInPlace(copy)
+        for i, element in zip(full, elements, strict=True):
+            _set(copy.GetAtomWithIdx(i), element, -1)
         Chem.SanitizeMol(copy)
-    if copy.HasSubstructMatch(_dative_bond()):
-        dative.normalizeInPlace(copy)
-    full = [i for (i,) in copy.GetSubstructMatches(_full_anion())]
-    elements = [copy.GetAtomWithIdx(i).GetAtomicNum() for i in full]
-    for i, element in zip(full, elements, strict=True):
-        _set(copy.GetAtomWithIdx(i), _STAND_IN[element], 0)
-    (balanced if copy.HasSubstructMatch(_mesoionic()) else uncharger).unchargeInPlace(copy)
-    for i, element in zip(full, elements, strict=True):
-        _set(copy.GetAtomWithIdx(i), element, -1)
-    Chem.SanitizeMol(copy)
-    return copy
+        return copy
 
 
 def lone_charges(mol: Chem.Mol) -> list[int]:
     """Return the charged atoms whose charge no neighbour balances, as those of a nitro group do."""
-    return [atom for (atom,) in mol.GetSubstructMatches(_patterns()[0])]
+    return [atom for (atom,) in mol.GetSubstructMatches(_pattern(_CHARGE))]
 
 
 def _set(atom: Chem.Atom, element: int, charge: int) -> None:
@@ -171,7 +162,7 @@ def _balanced(mol: Chem.Mol) -> Chem.Mol:
     are ionised, and among equal ones those that come first in RDKit's canonical order.
     """
     charge = Chem.GetFormalCharge(mol)
-    if charge <= 0 or mol.HasSubstructMatch(_metal()):
+    if charge <= 0 or mol.HasSubstructMatch(_pattern(_METAL)):
         return mol
     acids: dict[int, None] = {}
     order = Chem.CanonicalRankAtoms(mol)
@@ -195,14 +186,7 @@ def _compound_in(
 ) -> tuple[Chem.Mol, tuple[int, ...], list[str]] | None:
     """Return the part that is the compound, its atoms, and which counter-ions were removed.
 
-    An inorganic salt has no such part: the result is None.
-
-    Args:
-        neutral: the whole molecule, neutral where it can be.
-        mol: the molecule as it was.
-
-    Raises:
-        MixtureError: several parts can be the compound.
+    An inorganic salt has no such part: the result is None. Several raise a MixtureError.
     """
     parts = Chem.GetMolFrags(neutral)
     if len(parts) == 1:
@@ -237,7 +221,7 @@ def _component(neutral: Chem.Mol, mol: Chem.Mol, atoms: tuple[int, ...]) -> _Com
     given = mol.GetAtomWithIdx(atoms[0])
     name = counter_ions().get(smiles) or counter_ions().get(flat)
     if len(atoms) == 1 and not organic and (given.GetFormalCharge() or name is None):
-        name = ion_name(given.GetSymbol()) or name
+        name = ELEMENTS.get(given.GetSymbol(), name)
     charge = sum(neutral.GetAtomWithIdx(i).GetFormalCharge() for i in atoms)
     what = f"salt removed: {name}" if name else f"counter-ion that is not listed removed: {smiles}"
     return _Component(atoms, smiles, what, name is not None, organic, charge)
@@ -268,7 +252,7 @@ def _compound(components: list[_Component]) -> _Component | None:
 
 def _charges(mol: Chem.Mol, atoms: Iterable[int]) -> list[int]:
     """Return the formal charges of these atoms."""
-    matches = mol.GetSubstructMatches(_charged(), maxMatches=mol.GetNumAtoms())
+    matches = mol.GetSubstructMatches(_pattern("[!+0]"), maxMatches=mol.GetNumAtoms())
     charges = {i: mol.GetAtomWithIdx(i).GetFormalCharge() for (i,) in matches}
     return [charges.get(i, 0) for i in atoms]
 
@@ -307,8 +291,8 @@ def tautomers() -> Any:
 
 
 @cache
-def _patterns() -> tuple[Chem.Mol, Chem.Mol]:
-    return Chem.MolFromSmarts(_CHARGE), Chem.MolFromSmarts(f"{_SALT_METALS}~[#7,#8,#9,#16,#17]")
+def _pattern(smarts: str) -> Chem.Mol:
+    return Chem.MolFromSmarts(smarts)
 
 
 @cache
@@ -316,27 +300,6 @@ def _acids() -> tuple[Chem.Mol, ...]:
     """Return the acids that are ionised beside a cation, the strongest first, at their atom."""
     rows = packaged_rows(__package__, "ionisable_groups.csv")
     return tuple(Chem.MolFromSmarts(row["smarts"]) for row in rows if row["balances"])
-
-
-@cache
-def _metal() -> Chem.Mol:
-    return Chem.MolFromSmarts("[!#0;!#1;!#5;!#6;!#7;!#8;!#9;!#14;!#15;!#16;!#17;!#34;!#35;!#53]")
-
-
-@cache
-def _charged() -> Chem.Mol:
-    return Chem.MolFromSmarts("[!+0]")
-
-
-@cache
-def _dative_bond() -> Chem.Mol:
-    return Chem.MolFromSmarts("[#15,#16;+,+2]~[O-,S-]")
-
-
-@cache
-def _full_anion() -> Chem.Mol:
-    """Match anions without room for a proton, as in tetrafluoroborate."""
-    return Chem.MolFromSmarts("[$([B-;X4]),$([#15,#33,#51;-;X6])]")
 
 
 @cache
@@ -354,7 +317,7 @@ def _mesoionic() -> Chem.Mol:
 @cache
 def _tools() -> tuple[Any, Any, Any, Any]:
     metals = rdMolStandardize.MetalDisconnector()
-    metals.SetMetalNof(Chem.MolFromSmarts(f"{_SALT_METALS}~[#7,#8,#9,#16,#17]"))
+    metals.SetMetalNof(Chem.MolFromSmarts(_SALT))
     metals.SetMetalNon(Chem.MolFromSmarts("[#0;#1]~[#0]"))  # matches nothing
     dative = rdMolStandardize.NormalizerFromData(_DATIVE, rdMolStandardize.CleanupParameters())
     uncharger = rdMolStandardize.Uncharger(canonicalOrder=True, force=True)

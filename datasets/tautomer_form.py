@@ -37,7 +37,11 @@ def one_proton_form(mol: Chem.Mol) -> Chem.Mol:
                 waiting.append(moved)
     if len(forms) == 1 or waiting:
         return mol
-    return forms[min(forms, key=lambda smiles: (*_disfavour(forms[smiles]), smiles))]
+
+    def rank(smiles: str) -> tuple[Any, ...]:
+        return *(len(forms[smiles].GetSubstructMatches(each)) for each in _disfavoured()), smiles
+
+    return forms[min(forms, key=rank)]
 
 
 def _without_moving_bonds(mol: Chem.Mol) -> Chem.Mol:
@@ -96,17 +100,13 @@ def _moves(mol: Chem.Mol) -> list[Chem.Mol]:
     for donor in donors:
         for acceptor in acceptors:
             if systems.get(donor) == systems.get(acceptor):
-                moved.append(_with_annular_proton(mol, donor, acceptor))
+                copy = Chem.RWMol(mol)
+                copy.GetAtomWithIdx(donor).SetNumExplicitHs(0)
+                copy.GetAtomWithIdx(acceptor).SetNumExplicitHs(1)
+                moved.append(_sanitised(copy))
     for imine, carbon, amine in mol.GetSubstructMatches(amidine):
         moved.append(_with_amidine_proton(mol, imine, carbon, amine))
     return [each for each in moved if each is not None]
-
-
-def _with_annular_proton(mol: Chem.Mol, donor: int, acceptor: int) -> Chem.Mol | None:
-    copy = Chem.RWMol(mol)
-    copy.GetAtomWithIdx(donor).SetNumExplicitHs(0)
-    copy.GetAtomWithIdx(acceptor).SetNumExplicitHs(1)
-    return _sanitised(copy)
 
 
 def _with_amidine_proton(mol: Chem.Mol, imine: int, carbon: int, amine: int) -> Chem.Mol | None:
@@ -146,11 +146,6 @@ def _aromatic_systems(mol: Chem.Mol) -> dict[int, int]:
         systems = [system for system in systems if not system & ring]
         systems.append(ring.union(*joined))
     return {i: k for k, system in enumerate(systems) for i in system}
-
-
-def _disfavour(mol: Chem.Mol) -> list[int]:
-    """Return how often a form has each of the parts that are seldom there, or seldom drawn."""
-    return [len(mol.GetSubstructMatches(pattern)) for pattern in _disfavoured()]
 
 
 @cache

@@ -286,7 +286,15 @@ def plain_values(
         return PlainValues(name, "", tuple(column.cells), tuple(column.readings))
     unit = Counter(column.units.values()).most_common(1)[0][0] if column.units else ""
     if len(plain) > 1:
-        _to_one_unit(column, unit, structures)
+        common = plain_unit(unit)
+        by_mass = common in MASS
+        masses = _masses(column, structures, but=by_mass)
+        for k, value in column.numbers.items():
+            factor = 10.0 ** (POWERS[plain_unit(column.units[k])] - POWERS[common])
+            mass = masses.get(k, 1.0)
+            value *= factor * mass if by_mass else factor / mass
+            column.numbers[k], column.cells[k] = value, f"{column.signs.get(k, '')}{value!r}"
+        column.say(f"values in {_listed(column.units.values())}", f"converted to {unit}")
     if transform == "log10":
         _take_logarithms(column)
         column.say("values", f"learned as log10 {base}")
@@ -374,24 +382,8 @@ def _take_logarithms(column: _Column, masses: Mapping[int, float] | None = None)
         column.cells[k] = f"{sign}{logarithm!r}"
 
 
-def _to_one_unit(column: _Column, common: str, structures: Sequence[str]) -> None:
-    """Convert concentrations into one unit."""
-    unit = plain_unit(common)
-    by_mass = unit in MASS
-    masses = _masses(column, structures, but=by_mass)
-    for k, value in column.numbers.items():
-        factor = 10.0 ** (POWERS[plain_unit(column.units[k])] - POWERS[unit])
-        mass = masses.get(k, 1.0)
-        value *= factor * mass if by_mass else factor / mass
-        column.numbers[k], column.cells[k] = value, f"{column.signs.get(k, '')}{value!r}"
-    column.say(f"values in {_listed(column.units.values())}", f"converted to {common}")
-
-
 def _masses(column: _Column, structures: Sequence[str], *, but: bool = False) -> dict[int, float]:
-    """Return the molar masses (g/mol) of molecules whose values are in g/l, as they are drawn.
-
-    but: those of the molecules whose values are not.
-    """
+    """Return the molar masses (g/mol), as drawn, of molecules whose values are in g/l, or not."""
     rows = [k for k in column.numbers if (plain_unit(column.units[k]) in MASS) != but]
     read = read_molecules([structures[k] for k in rows], 10**6, AS_DRAWN, canonical=False)
     masses = {

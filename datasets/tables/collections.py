@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ def structures_in(value: Any) -> list[Any] | None:
     if isinstance(value, np.ndarray):
         return _plain_values(value) if value.ndim == 1 and value.dtype.kind in "OUT" else None
     if isinstance(value, Chem.SDMolSupplier):
-        return [record.mol for record in records_in(_lines_of(value), "the SD file")]
+        # RDKit does not always tell the records of an SD file apart
+        texts = (value.GetItemText(k) for k in range(len(value)))
+        lines = chain.from_iterable(text.splitlines(keepends=True) for text in texts)
+        return [record.mol for record in records_in(lines, "the SD file")]
     if not any(is_from(package, value) for package in ("pandas", "pyarrow", "polars")):
         return None
     if is_from("polars", value) and hasattr(value, "collect"):
@@ -95,9 +99,3 @@ def _of_file(path: Path) -> list[Any]:
         MoleculeError(record.problem) if record.problem else record.cells[name]
         for record in table.records([name])
     ]
-
-
-def _lines_of(supplier: Chem.SDMolSupplier) -> Iterator[str]:
-    """Yield the lines of an SD file, whose records RDKit does not always tell apart."""
-    for k in range(len(supplier)):
-        yield from supplier.GetItemText(k).splitlines(keepends=True)

@@ -127,12 +127,7 @@ def plain_name(name: str) -> str:
 
 
 def _are_structures(cells: Sequence[str], unreadable: float) -> bool:
-    """Return whether cells are SMILES, and not all as short as names or codes may be.
-
-    Args:
-        cells: the cells of a column.
-        unreadable: the share of the cells that need not be readable.
-    """
+    """Return whether cells are SMILES, but for a share, and not all as short as names or codes."""
     from rdkit import Chem, rdBase  # slow to import, and help pages need names alone
 
     texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]

@@ -97,22 +97,15 @@ def rows(path: Path, layout: TextLayout, names: Sequence[str]) -> Iterator[Row]:
         except csv.Error as error:
             raise TableError(f"{path}: cannot be read after line {last_line}: {error}.") from error
     if last_line - first_line > 1:
-        _require_closed_quote(path, layout, first_line)
-
-
-def _require_closed_quote(path: Path, layout: TextLayout, line: int) -> None:
-    """Raise an error if the last row of a file, below this line, has a quote that is never closed.
-
-    Such a quote swallows the rest of the file as one cell, without an error.
-    """
-    with opened_text(path, layout) as text:
-        for _ in range(line):
-            text.readline()
-        rest = text.read(MAX_LINE)
-    following = csv.reader(io.StringIO(f"{rest}\nend"), delimiter=layout.dialect.separator)
-    if list(following)[-1] != ["end"]:
-        line += 1 + layout.skipped
-        raise TableError(f"{path}: a quote opened in line {line} is never closed.")
+        # such a quote swallows the rest of the file as one cell, without an error
+        with opened_text(path, layout) as text:
+            for _ in range(first_line):
+                text.readline()
+            rest = text.read(MAX_LINE)
+        following = csv.reader(io.StringIO(f"{rest}\nend"), delimiter=layout.dialect.separator)
+        if list(following)[-1] != ["end"]:
+            line = first_line + 1 + layout.skipped
+            raise TableError(f"{path}: a quote opened in line {line} is never closed.")
 
 
 def list_rows(path: Path, layout: TextLayout) -> Iterator[Row]:
@@ -127,16 +120,11 @@ def list_rows(path: Path, layout: TextLayout) -> Iterator[Row]:
             if not line or (k == 0 and not is_smiles(line.split()[0])):
                 continue
             number += 1
-            yield number, _smiles_and_name(line), ""
-
-
-def _smiles_and_name(line: str) -> tuple[str, str]:
-    """Cut a line into its SMILES, with ChemAxon's extension if there is one, and the name."""
-    smiles, *rest = line.split(None, 1)
-    name = rest[0] if rest else ""
-    if name.startswith("|") and (end := name.find("|", 1)) > 0:
-        smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
-    return smiles, name
+            smiles, *rest = line.split(None, 1)
+            name = rest[0] if rest else ""
+            if name.startswith("|") and (end := name.find("|", 1)) > 0:
+                smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
+            yield number, (smiles, name), ""
 
 
 def is_smiles(text: str) -> bool:

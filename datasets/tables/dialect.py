@@ -7,7 +7,6 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cell_numbers import marks_decimals
@@ -85,7 +84,8 @@ def text_layout(head: bytes, column: str | None) -> TextLayout:
     rows, starts = _sample(text, separator)
     header = find_header(rows, column)
     below = rows[header.first + header.rows :]
-    decimal = "," if separator != "," and _has_decimal_commas(below) else "."
+    marks = Counter(marks_decimals(cell) for cells in below for cell in cells)
+    decimal = "," if separator != "," and marks[","] > marks["."] else "."
     skipped += starts[header.first] if header.first else 0
     dialect = Dialect(separator, decimal, _is_from_excel(head, stated))
     return TextLayout(dialect, encoding, skipped, header)
@@ -129,7 +129,8 @@ def _separator(text: str, column: str | None) -> str:
     }
     if column is not None:
         exact = [sign for sign, names in headers.items() if column in names]
-        alike = [sign for sign, names in headers.items() if column.casefold() in _folded(names)]
+        folded = column.casefold()
+        alike = [sign for sign, names in headers.items() if folded in map(str.casefold, names)]
         if chosen := exact or alike:
             headers = {sign: headers[sign] for sign in chosen}
     several = [sign for sign, names in headers.items() if len(names) > 1]
@@ -142,10 +143,6 @@ def _separator(text: str, column: str | None) -> str:
         return fitting / max(len(rows), 1), len(first)
 
     return max(several, key=fit)
-
-
-def _folded(names: Sequence[str]) -> list[str]:
-    return [name.casefold() for name in names]
 
 
 def _sample(text: str, separator: str) -> tuple[list[list[str]], list[int]]:
@@ -163,9 +160,3 @@ def _sample(text: str, separator: str) -> tuple[list[list[str]], list[int]]:
     except csv.Error:
         pass  # reading the whole file says what is wrong with it
     return rows, starts
-
-
-def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether commas mark decimals in most cells that show what does."""
-    marks = Counter(marks_decimals(cell) for cells in rows for cell in cells)
-    return marks[","] > marks["."]

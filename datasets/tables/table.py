@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 from ..labels import with_unit
 from ..molecule_reading import MoleculeError
-from .assays import (
-    AssayColumns,
-    PlainValues,
-    Transform,
-    assay_columns,
-    may_become,
-    plain_values,
-)
+from .assays import AssayColumns, PlainValues, Transform, assay_columns, may_become, plain_values
 from .columns import NAMES, SURE, StructureColumn, named_column, plain_name, structure_column
 from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout

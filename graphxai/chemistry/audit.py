@@ -233,11 +233,7 @@ class GroupEvidence:
         return Audit(ranked, target, self._last.title, len(output), test.slope)
 
     def _tested(self, keys: list[str], test: GroupTest) -> list[tuple[Any, ...]]:
-        """Test all groups, the strongest evidence first, given those with a verdict before.
-
-        Returns:
-            For each group the values of `TESTED`.
-        """
+        """Return the values of `TESTED`, the strongest first, given those with a verdict before."""
         rows: list[tuple[Any, ...]] = []
         left = list(keys)
         while True:

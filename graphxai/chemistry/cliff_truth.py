@@ -7,7 +7,7 @@ potency must lie in the atoms that only one of them has.
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,14 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METRICS = ("share_at_change", "sign_at_change", "roc_auc", "roc_auc_unsigned", "sign_of_model")
-
-
-class CliffPair(NamedTuple):
-    """A cliff whose two molecules were mapped: rows a (the larger value) and b of the table."""
-
-    a: int
-    b: int
-    part: CommonPart
 
 
 def evaluate_cliffs(
@@ -100,7 +92,7 @@ def evaluate_cliffs(
     seen = training_set_of(model)
     left_out = dict.fromkeys(("both in the training set", "same but for stereo or tautomer"), 0)
     left_out |= dict.fromkeys(("cannot be read", "no common part"), 0)
-    pairs = list[CliffPair]()
+    pairs = list[tuple[int, int, CommonPart]]()  # row of the larger value, other row, shared part
     order = random.Random(seed).sample(range(len(cliffs)), len(cliffs))
     items = _ReadRows(model, smiles)
     for cliff in (cliffs[k] for k in order):
@@ -111,16 +103,16 @@ def evaluate_cliffs(
             left_out["cannot be read"] += 1
         elif seen is not None and all(seen.part(each) == "training" for each in (a, b)):
             left_out["both in the training set"] += 1
-        elif _same_compound(a, b):
+        elif CalcMolFormula(a) == CalcMolFormula(b) and _flat(a) == _flat(b):
             left_out["same but for stereo or tautomer"] += 1
         elif (part := common_part_or_none(a, b)) is None:
             left_out["no common part"] += 1
         else:
-            pairs.append(CliffPair(cliff.a, cliff.b, part))
+            pairs.append((cliff.a, cliff.b, part))
     if not pairs:
         why = ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise ValueError(f"no activity cliff to score among {len(cliffs)} ({why or 'none found'}).")
-    used = sorted({row for pair in pairs for row in (pair.a, pair.b)})
+    used = sorted({row for a, b, _ in pairs for row in (a, b)})
     prepared = [(row, items.prepared[row]) for row in used]
     rows: list[tuple[str, str, str, str, float, str]] = []
     explainers = explainers_of(model, methods)
@@ -130,10 +122,10 @@ def evaluate_cliffs(
             for row, each in explain_prepared(model, prepared, explainer, target=target):
                 explained[row] = each
                 advance(1)
-            for pair in pairs:
-                scores = cliff_scores(explained[pair.a], explained[pair.b], pair.part)
+            for first, second, part in pairs:
+                scores = cliff_scores(explained[first], explained[second], part)
                 rows += [
-                    (f"{pair.a}-{pair.b}", explainer.name, "none", name, value, "")
+                    (f"{first}-{second}", explainer.name, "none", name, value, "")
                     for name, value in zip(METRICS, scores, strict=True)
                 ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -195,16 +187,13 @@ class _ReadRows:
         return Chem.MolFromSmiles(item.smiles) if item.molecule is None else item.molecule
 
 
-def _same_compound(a: Chem.Mol, b: Chem.Mol) -> bool:
-    """Return whether two molecules differ in stereochemistry or tautomer alone."""
-    if CalcMolFormula(a) != CalcMolFormula(b):
-        return False
-    return _flat(Chem.MolToSmiles(a)) == _flat(Chem.MolToSmiles(b))
+def _flat(mol: Chem.Mol) -> str:
+    """Return a SMILES of the canonical tautomer without stereochemistry."""
+    return _flat_smiles(Chem.MolToSmiles(mol))
 
 
 @lru_cache(maxsize=4096)
-def _flat(smiles: str) -> str:
-    """Return a SMILES of the canonical tautomer without stereochemistry."""
+def _flat_smiles(smiles: str) -> str:
     mol = Chem.MolFromSmiles(smiles)
     with rdBase.BlockLogs():
         try:

@@ -108,8 +108,7 @@ class Contrast(Result):
     def difference(self) -> NDArray[np.floating]:
         """Relevance in a minus relevance in b, (M,), for each row of `part.same`."""
         in_a, in_b = self.part.same.T
-        gap: NDArray[np.floating] = self.of_a[in_a] - self.of_b[in_b]
-        return gap
+        return self.of_a[in_a] - self.of_b[in_b]
 
     @property
     def changed_a(self) -> NDArray[np.intp]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,7 +49,11 @@ class JudgedTable:
             and known[a] != known[b]
             and not (self._is_learned(a) and self._is_learned(b))
         ]
-        self._predict([smiles for pair in pairs for smiles in pair])
+        each_once = dict.fromkeys(chain.from_iterable(pairs))
+        new = [smiles for smiles in each_once if smiles not in self._values]
+        predictions = predict(self.model, new, progress=False) if new else []
+        for smiles, prediction in zip(new, predictions, strict=True):
+            self._values[smiles] = None if prediction is None else prediction[self.task].value
         changes = [
             (known[b] - known[a], end - start)
             for a, b in pairs
@@ -64,13 +69,6 @@ class JudgedTable:
             part = self.training.part(Chem.MolFromSmiles(smiles))
             self._learned[smiles] = part == "training"
         return self._learned[smiles]
-
-    def _predict(self, smiles: list[str]) -> None:
-        """Predict the molecules that were not predicted before."""
-        new = [each for each in dict.fromkeys(smiles) if each not in self._values]
-        predictions = predict(self.model, new, progress=False) if new else []
-        for each, prediction in zip(new, predictions, strict=True):
-            self._values[each] = None if prediction is None else prediction[self.task].value
 
 
 MeasuredTable: TypeAlias = Measurements | JudgedTable

@@ -180,8 +180,7 @@ def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
         np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
         for mol in (a, b)
     )
-    equal: NDArray[np.bool_] = (properties_a[:, None] == properties_b[None]).all(-1)
-    return equal
+    return (properties_a[:, None] == properties_b[None]).all(-1)
 
 
 def _name(mol: Any) -> str:

@@ -100,24 +100,19 @@ def _listed(acid: "Mol", removed: int = 0) -> str | None:
 
     listed = _amino_acids().get(Chem.MolToSmiles(acid, isomericSmiles=False))
     if listed:
-        return _configured(Chem.MolToSmiles(acid), listed)
+        smiles = Chem.MolToSmiles(acid)
+        if smiles in listed:
+            return listed[smiles]
+        mirrored = {_mirrored(text): name for text, name in listed.items()}
+        if smiles in mirrored:
+            return f"D-{mirrored[smiles]}"
+        return f"{next(iter(listed.values()))} ({'another isomer' if '@' in smiles else 'D or L'})"
     for reaction, title in _CHANGED[removed:]:
         for (product,) in rdChemReactions.ReactionFromSmarts(reaction).RunReactants((acid,), 1):
             Chem.SanitizeMol(product)
             if (name := _listed(product, removed + 1)) is not None:
                 return title.format(name)
     return None
-
-
-def _configured(smiles: str, listed: dict[str, str]) -> str:
-    """Return the name of an amino acid with its configuration."""
-    if smiles in listed:
-        return listed[smiles]
-    name = next(iter(listed.values()))
-    mirrored = {_mirrored(text): name for text, name in listed.items()}
-    if smiles in mirrored:
-        return f"D-{mirrored[smiles]}"
-    return f"{name} ({'another isomer' if '@' in smiles else 'D or L'})"
 
 
 def _mirrored(smiles: str) -> str:

@@ -44,13 +44,7 @@ def _ring_with_groups(
     name_of: "Callable[[Mol, tuple[int, ...]], str | None]",
     group_of: Callable[[str], str | None],
 ) -> str | None:
-    """Return "pyridine ring with fluoro" for a single ring system whose parts all have a name.
-
-    Args:
-        mol: the fragment.
-        name_of: names the atoms of a ring system.
-        group_of: names a substituent, by its SMILES with `*` for the ring.
-    """
+    """Return "pyridine ring with fluoro" for a single ring system whose parts all have a name."""
     from rdkit import Chem
 
     systems = ring_systems(mol)
@@ -168,10 +162,7 @@ def _canonical(smiles: str) -> str:
 
 
 def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
-    """Return the SMILES of a ring's substituents, with `*` for the ring.
-
-    Attachment points are left out.
-    """
+    """Return the SMILES of a ring's substituents with `*` for the ring, no attachment points."""
     inside = set(ring)
     cut = []
     for bond in mol.GetBonds():

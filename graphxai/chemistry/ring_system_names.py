@@ -237,16 +237,11 @@ def _heteroatoms(symbols: Sequence[str]) -> list[tuple[int, int]]:
 def _joined(heteroatoms: list[str], places: list[int], stem: str, hydrogens: str) -> str:
     """Return a name such as "dihydro-1,2,4-thiadiazine"; a single heteroatom needs no place."""
     where = f"{','.join(map(str, places))}-" if len(places) > 1 else ""
-    return _with_hydrogens(hydrogens, where + _replaced(heteroatoms, stem))
-
-
-def _replaced(heteroatoms: Sequence[str], stem: str) -> str:
-    """Return the heteroatoms as prefixes before a stem: "thiadiazine"."""
     runs = [(symbol, len(list(run))) for symbol, run in groupby(heteroatoms)]
     name = ""
     for part in [*(f"{TIMES.get(n, '')}{PREFIXES[symbol]}" for symbol, n in runs), stem]:
         name = (name[:-1] if name.endswith("a") and part[0] in "aeio" else name) + part
-    return name  # a vowel is left out before another
+    return _with_hydrogens(hydrogens, where + name)
 
 
 def _large_ring(mol: "Mol", ring: Sequence[int]) -> str:

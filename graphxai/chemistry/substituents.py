@@ -7,16 +7,9 @@ Stereochemistry is left out, and so is the hydrogen that "1H-" indicates.
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from .names import (
-    cut_smiles,
-    described,
-    group_names,
-    quietly_read,
-    ring_systems,
-    substituent_table,
-)
+from .names import cut_smiles, described, group_names, quietly_read, ring_systems, substituent_table
 from .ring_system_names import ring_table, skeleton
 
 if TYPE_CHECKING:
@@ -167,20 +160,13 @@ def _chain(mol: "Mol", anchor: int, first: int) -> str | None:
     return f"{_bracketed(name)}{alkyl}" if length == 1 else f"{length}-{_bracketed(name)}{alkyl}"
 
 
-class _Parent(NamedTuple):
-    """A ring with a name: its pattern and the locants of its atoms."""
-
-    stem: str
-    pattern: "Mol"
-    locants: "tuple[_Locant, ...]"
-
-
 def _ring(mol: "Mol", anchor: int, first: int) -> str | None:
     """Name a ring attached at `first`, with its substituents at the lowest possible locants."""
     (system,) = [atoms for atoms in ring_systems(mol) if first in atoms]
     parent = _parents().get(skeleton(mol, system))
     if parent is None:
         return None
+    stem, pattern, locants = parent
     branches: list[tuple[int, str]] = []
     for index in system:
         for bond in mol.GetAtomWithIdx(index).GetBonds():
@@ -194,18 +180,18 @@ def _ring(mol: "Mol", anchor: int, first: int) -> str | None:
                 return None
             branches.append((index, name))
     numberings = []
-    for match in mol.GetSubstructMatches(parent.pattern, uniquify=False):
+    for match in mol.GetSubstructMatches(pattern, uniquify=False):
         if set(match) == set(system):
-            locant_of = dict(zip(match, parent.locants, strict=True))
+            locant_of = dict(zip(match, locants, strict=True))
             rows = sorted((locant_of[at], _text(locant_of[at]), name) for at, name in branches)
             by_name = sorted(rows, key=lambda row: (_alphabetical(row[2]), row[0]))
             numberings.append((locant_of[first], [locant for locant, _, _ in rows], by_name))
     free, _, named = min(numberings)
     prefixes = _prefixes([(text, name) for _, text, name in named])
-    if parent.stem.endswith("yl"):
-        return f"{prefixes}{parent.stem}"
-    joint = "-" if prefixes and parent.stem[0].isdigit() else ""
-    return f"{prefixes}{joint}{parent.stem}-{_text(free)}-yl"
+    if stem.endswith("yl"):
+        return f"{prefixes}{stem}"
+    joint = "-" if prefixes and stem[0].isdigit() else ""
+    return f"{prefixes}{joint}{stem}-{_text(free)}-yl"
 
 
 _Locant = tuple[int, str]
@@ -246,13 +232,13 @@ def _listed() -> dict[str, str]:
 
 
 @cache
-def _parents() -> dict[str, _Parent]:
-    """Return the named rings by their skeleton."""
+def _parents() -> "dict[str, tuple[str, Mol, tuple[_Locant, ...]]]":
+    """Return stem, pattern and the locants of its atoms for the named rings, by their skeleton."""
     parents = {}
     for _, mol, stem, letters in ring_table():
         places = tuple(range(mol.GetNumAtoms()))
         if stem:
             locants = letters.split() or [str(k + 1) for k in places]
             pairs = ((int(text.rstrip("ab")), text.strip("0123456789")) for text in locants)
-            parents[skeleton(mol, places)] = _Parent(stem, mol, tuple(pairs))
+            parents[skeleton(mol, places)] = stem, mol, tuple(pairs)
     return parents

@@ -57,7 +57,12 @@ def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
             as a whole, may be replaced.
     """
     products = NewMolecules(mol, keep)
-    open_mol = _with_free_valences(mol)
+    open_mol = Chem.Mol(mol)  # bracket atoms lose and gain hydrogens as others do, but for N-H
+    for atom in open_mol.GetAtoms():
+        if atom.GetAtomicNum() in _ORGANIC and not (atom.GetIsAromatic() and atom.GetTotalNumHs()):
+            atom.SetNoImplicit(False)
+            atom.SetNumExplicitHs(0)
+    open_mol.UpdatePropertyCache()
     with rdBase.BlockLogs():
         for name, smarts, source in TRANSFORMATIONS:
             reaction = _reaction(smarts)
@@ -147,20 +152,6 @@ def _reaction(smarts: str) -> Any:
     reaction = rdChemReactions.ReactionFromSmarts(smarts)
     reaction.Initialize()
     return reaction
-
-
-def _with_free_valences(mol: Chem.Mol) -> Chem.Mol:
-    """Return a copy whose bracket atoms lose and gain hydrogens as other atoms do.
-
-    Aromatic N-H stays.
-    """
-    mol = Chem.Mol(mol)
-    for atom in mol.GetAtoms():
-        if atom.GetAtomicNum() in _ORGANIC and not (atom.GetIsAromatic() and atom.GetTotalNumHs()):
-            atom.SetNoImplicit(False)
-            atom.SetNumExplicitHs(0)
-    mol.UpdatePropertyCache()
-    return mol
 
 
 def _sanitised(
@@ -278,12 +269,7 @@ def _beside(
 ) -> int | None:
     """Return the neighbour that defines one side of a double bond; None if it cannot be told.
 
-    Args:
-        product: the molecule after the change.
-        atom: the atom of the bond on this side.
-        other: the atom of the bond on the other side.
-        same: the neighbour that defined it before, if it is still there.
-        origin: for atoms of the product, the atom that each was before.
+    It is `same`, which defined it before, or what replaces it at `atom`, not at the `other` end.
     """
     near = [a.GetIdx() for a in product.GetAtomWithIdx(atom).GetNeighbors() if a.GetIdx() != other]
     new = [i for i in near if i not in origin]
@@ -300,14 +286,7 @@ def _keep_bond(
     second: int | None,
     stereo: Chem.BondStereo,
 ) -> None:
-    """Give a double bond the configuration that it had.
-
-    Args:
-        product: the molecule that is changed.
-        begin, end: the atoms of the bond.
-        first, second: their neighbours that define the configuration, None if there is none.
-        stereo: the configuration.
-    """
+    """Give a double bond the configuration that it had, by a neighbour of each of its atoms."""
     if first is None or second is None:
         return
     bond = product.GetBondBetweenAtoms(begin, end)

@@ -57,7 +57,17 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
     part.
     """
     model, train, test = learned.model, source.train, source.test
-    unseen = _unseen_in_training(learned, source)
+    # What never saw a fold of the training part predicts what the network would have been taught.
+    # What the network makes of that differs as on recombined molecules that were kept back, so
+    # these differences are dealt to the predictions.
+    unseen = []
+    for task, each in zip(source.tasks, learned.unseen, strict=False):
+        if task.name in learned.kept_back:
+            predicted, aim = (_logits(task, values) for values in learned.kept_back[task.name])
+            dealt = torch.arange(len(each.readings)) % len(predicted)
+            logits = _logits(task, each.readings) + (predicted - aim)[dealt]
+            each = replace(each, readings=_readings(task, logits))
+        unseen.append(each)
     held_out = unseen or _unseen_in_validation(model, source)
     temperatures = fit_temperatures(model, held_out)
     unseen = [
@@ -80,23 +90,6 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
             continue
         measure_mean_node(member, encode_all(train.graphs, member.config))
     return Calibration(temperatures, coverage, test_readings, unseen)
-
-
-def _unseen_in_training(learned: LearnedModel, source: Source) -> list[Unseen]:
-    """Return, by task, the predictions for each fold of the training part by what never saw it.
-
-    They are what the network would have been taught. What it makes of that differs as on recombined
-    molecules that were kept back, so these differences are dealt to the predictions.
-    """
-    unseen = []
-    for task, each in zip(source.tasks, learned.unseen, strict=False):
-        if task.name in learned.kept_back:
-            predicted, aim = (_logits(task, values) for values in learned.kept_back[task.name])
-            dealt = torch.arange(len(each.readings)) % len(predicted)
-            logits = _logits(task, each.readings) + (predicted - aim)[dealt]
-            each = replace(each, readings=_readings(task, logits))
-        unseen.append(each)
-    return unseen
 
 
 def _unseen_in_validation(model: LoadedModel, source: Source) -> list[Unseen]:

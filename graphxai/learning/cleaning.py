@@ -240,13 +240,8 @@ def _require_values(
 def _learnable(
     path: Path, columns: Sequence[Labels], merged: MoleculeLabels
 ) -> tuple[MoleculeLabels, tuple[TargetColumn, ...], list[Finding]]:
-    """Choose the columns with more than one class or value.
-
-    Returns:
-        The labels of these columns, the targets, and findings about the other columns.
-    """
-    chosen: list[int] = []
-    targets: list[TargetColumn] = []
+    """Return the labels and targets of columns with several classes or values, and findings."""
+    targets: dict[int, TargetColumn] = {}
     kept: list[FloatArray] = []
     findings: list[Finding] = []
     bounded = merged.bounded.sum(axis=0).tolist()
@@ -267,30 +262,23 @@ def _learnable(
             names = tuple(labels.classes[int(value)] for value in distinct)
             target = replace(target, classes=names, counts=tuple(counts.tolist()))
             column = np.where(np.isnan(column), column, np.searchsorted(distinct, column))
-        targets.append(target)
+        targets[position] = target
         kept.append(column)
-        chosen.append(position)
     if not targets:
         text = ", ".join(repr(labels.name) for labels in columns)
         raise ValueError(
             f"{path}: nothing can be learned from {text}: all molecules have the same class or"
             " value (or contradictory ones)."
         )
+    chosen = list(targets)
     chosen_labels = merged.bounds[:, chosen], merged.counts[:, chosen], merged.noise[chosen]
-    return MoleculeLabels(np.stack(kept, axis=1), *chosen_labels), tuple(targets), findings
+    return MoleculeLabels(np.stack(kept, axis=1), *chosen_labels), tuple(targets.values()), findings
 
 
 def _labelled_molecules(
     path: Path, raw: TableRows, labels: MoleculeLabels
 ) -> tuple[list[TableMolecule], MoleculeLabels, Finding]:
-    """Leave out the molecules without a label.
-
-    Returns:
-        The other molecules, their labels, and the finding about those left out.
-
-    Raises:
-        ValueError: there are too few molecules.
-    """
+    """Return the molecules with a label, their labels, and the finding about the others."""
     molecules = list(compress(raw.molecules, labels.labelled))
     if len(molecules) < MIN_MOLECULES:
         raise ValueError(

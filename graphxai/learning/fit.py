@@ -99,7 +99,25 @@ def fit(
     out = Path(out)
     require_new(out, resume=resume)
     folder_at(out)
-    _check_same_run(out / "settings.json", model.config, settings)
+    path = out / "settings.json"
+    may_differ = {"accelerator", "devices", "strategy", "num_workers", "progress"}
+    identity: dict[str, Any] = {
+        "model": model.config.to_dict(),
+        "training": asdict(settings),
+        "versions": versions(),
+    }
+    text = json.dumps(identity, indent=1, default=str) + "\n"
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        now = json.loads(text)
+        differ = [
+            name
+            for name, value in now["training"].items()
+            if name not in may_differ and before["training"].get(name) != value
+        ]
+        differ += [f"the {k}" for k in ("model", "versions") if before.get(k) != now[k]]
+        require_same(path.parent, differ)
+    write_whole(path, text)
     model.train()
     with resumable_in(out):
         kept = run(
@@ -271,25 +289,3 @@ def evaluate(model: Graphormer, graphs: Sequence[Data]) -> dict[str, float]:
     """Score each task on graphs with labels, see `scores`."""
     y = torch.cat([graph.y.reshape(1, -1).float() for graph in graphs])
     return scores(model.config.tasks, predict(model, graphs), y)
-
-
-def _check_same_run(path: Path, config: GraphormerConfig, settings: TrainingSettings) -> None:
-    """Write the settings of a new run, or refuse to continue one under others."""
-    may_differ = {"accelerator", "devices", "strategy", "num_workers", "progress"}
-    identity: dict[str, Any] = {
-        "model": config.to_dict(),
-        "training": asdict(settings),
-        "versions": versions(),
-    }
-    text = json.dumps(identity, indent=1, default=str) + "\n"
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        now = json.loads(text)
-        differ = [
-            name
-            for name, value in now["training"].items()
-            if name not in may_differ and before["training"].get(name) != value
-        ]
-        differ += [f"the {k}" for k in ("model", "versions") if before.get(k) != now[k]]
-        require_same(path.parent, differ)
-    write_whole(path, text)

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,7 +75,7 @@ class GraphormerModule(pl.LightningModule):
         self.averaged = (
             None
             if settings.ema_decay is None
-            else AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
+            else AveragedModel(model, multi_avg_fn=partial(_moving_average, settings.ema_decay))
         )
         # Several devices would wait for a gradient of the average, which has none. (The average
         # could also require no gradient, but then its embeddings would be rounded differently.)
@@ -298,11 +299,7 @@ class LoggedBatches(Callback):
 
 
 def run(
-    model: Graphormer,
-    train: list[Data],
-    valid: list[Data],
-    settings: TrainingSettings,
-    out: Path,
+    model: Graphormer, train: list[Data], valid: list[Data], settings: TrainingSettings, out: Path
 ) -> BestEpoch:
     """Train on encoded graphs, continuing from `out/state/last.ckpt` if it exists."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
@@ -310,30 +307,8 @@ def run(
     module = GraphormerModule(model, settings, out)
     state = out / "state"
     last = state / "last.ckpt"
-    trainer = _trainer(settings, out)
-    loaders = make_loaders(train, valid, settings, module)
-    try:
-        trainer.fit(
-            module,
-            *loaders,
-            ckpt_path=str(last) if last.exists() else None,
-        )
-    finally:
-        if trainer.received_sigterm:
-            # Lightning alone would end the process with status 0, as if training were complete.
-            raise SystemExit(
-                f"training was terminated; continue the run in {out} with resume=True."
-            )
-    if module.kept.weights is None:
-        save_checkpoint(module.current_model, state / "best")
-        module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
-    return module.kept
-
-
-def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
-    """Return Lightning's trainer, which writes its state into `out`."""
     on_terminal = sys.stderr.isatty()
-    return pl.Trainer(
+    trainer = pl.Trainer(
         max_epochs=settings.epochs,
         accelerator=settings.accelerator,
         devices=settings.devices,  # type: ignore[arg-type]
@@ -357,6 +332,19 @@ def _trainer(settings: TrainingSettings, out: Path) -> pl.Trainer:
         plugins=[StateFile()],
         use_distributed_sampler=False,
     )
+    loaders = make_loaders(train, valid, settings, module)
+    try:
+        trainer.fit(module, *loaders, ckpt_path=str(last) if last.exists() else None)
+    finally:
+        if trainer.received_sigterm:
+            # Lightning alone would end the process with status 0, as if training were complete.
+            raise SystemExit(
+                f"training was terminated; continue the run in {out} with resume=True."
+            )
+    if module.kept.weights is None:
+        save_checkpoint(module.current_model, state / "best")
+        module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
+    return module.kept
 
 
 def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:
@@ -373,16 +361,13 @@ def check_hardware(accelerator: str, devices: int | str | Sequence[int], precisi
         ) from error
 
 
-def _moving_average(decay: float) -> Any:
-    """Return the update of an exponential moving average whose memory grows up to `decay`."""
-
-    @torch.no_grad()
-    def update(averaged: list[Tensor], current: list[Tensor], count: Tensor | int) -> None:
-        n = int(count)
-        keep = min(decay, (1 + n) / (10 + n))
-        torch._foreach_lerp_(averaged, current, 1 - keep)
-
-    return update
+@torch.no_grad()
+def _moving_average(
+    decay: float, averaged: list[Tensor], current: list[Tensor], count: Tensor | int
+) -> None:
+    """Update an exponential moving average whose memory grows up to `decay`."""
+    keep = min(decay, (1 + int(count)) / (10 + int(count)))
+    torch._foreach_lerp_(averaged, current, 1 - keep)
 
 
 def _quiet() -> None:

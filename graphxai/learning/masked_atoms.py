@@ -24,18 +24,10 @@ WARM_UP = 0.05  # of all steps
 SHARES = (0.1, 0.5, 1.0)  # shares of atoms that are hidden when the network is measured
 
 
-def train_masked_atoms(
+def _trained(
     config: GraphormerConfig, graphs: Sequence[Any], epochs: int, seed: int, progress: Progress
 ) -> Network:
-    """Train a network on encoded graphs, with any share of their atoms hidden.
-
-    Args:
-        config: configuration of the model for which the network will draw atoms.
-        graphs: encoded graphs.
-        epochs: passes over them.
-        seed: seed of the batches and of the choice of atoms.
-        progress: called with the number of graphs done since the last call.
-    """
+    """Train a network on encoded graphs, with any share of their atoms hidden."""
     types = torch.cat([graph.x for graph in graphs]).unique(dim=0)
     network = Network(small_config(config), types.to(torch.int16))
     generator = torch.Generator().manual_seed(seed)
@@ -86,8 +78,7 @@ def accuracy(network: Network, graphs: Sequence[Any], seed: int) -> dict[str, fl
 def _logits(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
     """Return the logits of the hidden atoms (hidden, types)."""
     degrees = torch.stack([batch.in_degree, batch.out_degree])
-    logits: Tensor = network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
-    return logits
+    return network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
 
 
 def _true_types(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
@@ -175,7 +166,7 @@ def fit_masked_atoms(
         bar as advance,
     ):
         torch.manual_seed(seed)
-        network = train_masked_atoms(model.config, learned, epochs, seed, advance)
+        network = _trained(model.config, learned, epochs, seed, advance)
         scores = accuracy(network, measured, seed) if measured else {}
     card = {
         "data": data,

@@ -113,18 +113,21 @@ def measured_pairs(
     if all(task.kind != "regression" for task in tasks):
         return {}
     with_test, within = pairs_to_judge(smiles, test, [fold.positions for fold in folds])
-    table = _Table(tasks, smiles, graphs, y)
+    table = tasks, smiles, graphs, y
     scores, tested = {}, set(test)
-    by_model = table.changes(model, with_test, MOST_EXPLAINED)
+    by_model = _changes(model, with_test, MOST_EXPLAINED, *table)
     of_folds = defaultdict[str, _Changes](_Changes)
     for fold, pairs in zip(folds, within, strict=True):
         share = -(-MOST_EXPLAINED * len(pairs) // max(sum(map(len, within)), 1))
-        for name, changes in (table.changes(fold.model(), pairs, share) if pairs else {}).items():
+        by_fold = _changes(fold.model(), pairs, share, *table) if pairs else {}
+        for name, changes in by_fold.items():
             of_folds[name].extend(changes)
     for name, changes in by_model.items():
         scores[name] = changes.scores()
         both = [k for k, pair in enumerate(changes.pairs) if tested.issuperset(pair)]
-        scores[name]["both"] = changes.without_relevance(both)
+        scores[name]["both"] = change_scores(
+            np.array(changes.measured)[both], np.array(changes.predicted)[both]
+        )
         if folds:
             scores[name]["of_folds"] = of_folds[name].scores()
     return scores
@@ -162,61 +165,61 @@ class _Changes:
         scores = change_scores(np.array(self.measured), np.array(self.predicted))
         return scores | ({"relevance": by_method} if by_method else {})
 
-    def without_relevance(self, chosen: Sequence[int]) -> dict[str, Any]:
-        """Return the scores of the predictions for some of the pairs."""
-        return change_scores(np.array(self.measured)[chosen], np.array(self.predicted)[chosen])
+
+def _changes(
+    model: Any,
+    pairs: Pairs,
+    explained: int,
+    tasks: Sequence[Task],
+    smiles: Sequence[str],
+    graphs: Sequence[Any],
+    y: FloatArray,
+) -> dict[str, _Changes]:
+    """Return the changes of each regression, with the relevance of some pairs."""
+    rows = np.array(list(pairs), dtype=int).reshape(-1, 2)
+    used, places = np.unique(rows, return_inverse=True)
+    readings = task_readings(model, [graphs[k] for k in used.tolist()])
+    first, second = places.reshape(-1, 2).T
+    changes: dict[str, _Changes] = {}
+    for task, predicted, labels in zip(tasks, readings, y.T, strict=True):
+        if task.kind != "regression":
+            continue
+        measured = labels[rows[:, 1]] - labels[rows[:, 0]]
+        known = np.flatnonzero(np.isfinite(measured))
+        chosen = [tuple(pair) for pair in rows[known].tolist()]
+        change = (predicted[second] - predicted[first])[known]
+        of_task = _Changes(chosen, measured[known].tolist(), change.tolist())
+        if min(len(chosen), explained) and MOST_EXPLAINED:
+            drawn = np.random.default_rng(0).permutation(len(chosen))[:explained]
+            shown = {chosen[k]: of_task.measured[k] for k in drawn}
+            of_task.at_change = _at_change(model, smiles, task.name, pairs, shown)
+        changes[task.name] = of_task
+    return changes
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Molecules with their graphs and labels, as `measured_pairs` takes them."""
-
-    tasks: Sequence[Task]
-    smiles: Sequence[str]
-    graphs: Sequence[Any]
-    y: FloatArray
-
-    def changes(self, model: Any, pairs: Pairs, explained: int) -> dict[str, _Changes]:
-        """Return the changes of each regression, with the relevance of some pairs."""
-        rows = np.array(list(pairs), dtype=int).reshape(-1, 2)
-        used, places = np.unique(rows, return_inverse=True)
-        readings = task_readings(model, [self.graphs[k] for k in used.tolist()])
-        first, second = places.reshape(-1, 2).T
-        changes: dict[str, _Changes] = {}
-        for task, predicted, labels in zip(self.tasks, readings, self.y.T, strict=True):
-            if task.kind != "regression":
-                continue
-            measured = labels[rows[:, 1]] - labels[rows[:, 0]]
-            known = np.flatnonzero(np.isfinite(measured))
-            chosen = [tuple(pair) for pair in rows[known].tolist()]
-            change = (predicted[second] - predicted[first])[known]
-            of_task = _Changes(chosen, measured[known].tolist(), change.tolist())
-            if min(len(chosen), explained) and MOST_EXPLAINED:
-                drawn = np.random.default_rng(0).permutation(len(chosen))[:explained]
-                shown = {chosen[k]: of_task.measured[k] for k in drawn}
-                of_task.at_change = self._at_change(model, task.name, pairs, shown)
-            changes[task.name] = of_task
-        return changes
-
-    def _at_change(
-        self, model: Any, task: str, pairs: Pairs, shown: Mapping[tuple[int, int], float]
-    ) -> dict[str, list[tuple[float, float]]]:
-        """Return measured changes and relevance at the exchanged part, by method."""
-        rows = sorted({row for pair in shown for row in pair})
-        at_change: dict[str, list[tuple[float, float]]] = {}
-        options: Any = {"target": task, "progress": False}
-        methods: dict[Any, None] = dict.fromkeys((default_method(model), "occlusion"))
-        for method in methods:
-            explanations = explain(model, [self.smiles[row] for row in rows], method, **options)
-            of_row = dict(zip(rows, explanations, strict=True))
-            values = at_change[method] = []
-            for (a, b), measured in shown.items():
-                core, exchange = pairs[a, b].core, pairs[a, b].exchange
-                before = relevance_of_part(of_row[a], core, exchange.old)
-                after = relevance_of_part(of_row[b], core, exchange.new)
-                if np.isfinite(after - before):
-                    values.append((measured, after - before))
-        return at_change
+def _at_change(
+    model: Any,
+    smiles: Sequence[str],
+    task: str,
+    pairs: Pairs,
+    shown: Mapping[tuple[int, int], float],
+) -> dict[str, list[tuple[float, float]]]:
+    """Return measured changes and relevance at the exchanged part, by method."""
+    rows = sorted({row for pair in shown for row in pair})
+    at_change: dict[str, list[tuple[float, float]]] = {}
+    options: Any = {"target": task, "progress": False}
+    methods: dict[Any, None] = dict.fromkeys((default_method(model), "occlusion"))
+    for method in methods:
+        explanations = explain(model, [smiles[row] for row in rows], method, **options)
+        of_row = dict(zip(rows, explanations, strict=True))
+        values = at_change[method] = []
+        for (a, b), measured in shown.items():
+            core, exchange = pairs[a, b].core, pairs[a, b].exchange
+            before = relevance_of_part(of_row[a], core, exchange.old)
+            after = relevance_of_part(of_row[b], core, exchange.new)
+            if np.isfinite(after - before):
+                values.append((measured, after - before))
+    return at_change
 
 
 def relevance_of_part(explanation: Any, core: str, part: str) -> float:

@@ -82,7 +82,15 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
         values[:, column], merged = _merged_values(raw, labels)
         counts[:, column], noise[column] = _replicates(raw, labels)
         bounds[:, column], bounded = _merged_bounds(raw, column, labels, values[:, column])
-        findings += [_not_understood(raw, column, labels), merged, bounded]
+        noun = "number" if labels.kind == "regression" else "class"
+        known = {bound.position for bound in labels.bounds}
+        wrong = tuple(
+            raw.row(k, f"{raw.cells[k][column]!r} is not a {noun}")
+            for k in labels.unusable
+            if k not in known
+        )
+        unread = Finding("label not understood", len(wrong), "label not used", labels.name, wrong)
+        findings += [unread, merged, bounded]
     return MoleculeLabels(values, bounds, counts, noise), findings
 
 
@@ -118,8 +126,11 @@ def _merged_values(raw: TableRows, labels: Labels) -> tuple[FloatArray, Finding]
             values[m] = np.median(measured)
         if spread > 0:
             largest = max(largest, spread)
-            text = _listed(labels, measured)
-            text += f"; they differ by {spread:.3g}" if regression else ""
+            if regression:
+                listed = ", ".join(f"{value:g}" for value in measured)
+                text = f"values {listed}; they differ by {spread:.3g}"
+            else:
+                text = "classes " + ", ".join(labels.classes[int(value)] for value in measured)
             differing += [raw.row(k, text) for k in molecule.rows]
     check = f"duplicates with different {'values' if regression else 'classes'}"
     done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
@@ -129,19 +140,10 @@ def _merged_values(raw: TableRows, labels: Labels) -> tuple[FloatArray, Finding]
 def _merged_bounds(
     raw: TableRows, column: int, labels: Labels, values: FloatArray
 ) -> tuple[FloatArray, Finding]:
-    """Return the bounds of each molecule's value in a column, and the finding about them.
+    """Return the lowest and highest possible values (molecules, 2), and the finding about them.
 
     A measured value makes the bounds of its molecule unnecessary. Of several bounds the tightest
     ones count. Bounds that contradict each other, and cells such as "~10", are not used.
-
-    Args:
-        raw: the rows of the table.
-        column: the position of the column among the target columns.
-        labels: the labels of the column.
-        values: the values learned (molecules,), NaN where none was measured.
-
-    Returns:
-        The lowest and highest possible values (molecules, 2), and the finding.
     """
     molecule_of_row = {k: m for m, molecule in enumerate(raw.molecules) for k in molecule.rows}
     bounds = unbounded(len(values))
@@ -174,22 +176,3 @@ def _merged_bounds(
     if contradictory.any():
         done += f"; those of {contradictory.sum():,} compounds contradict each other, not used"
     return bounds, Finding("bounds instead of values", len(rows), done, labels.name, tuple(rows))
-
-
-def _not_understood(raw: TableRows, column: int, labels: Labels) -> Finding:
-    """Return the finding about the cells of a column that are neither labels nor bounds."""
-    noun = "number" if labels.kind == "regression" else "class"
-    bounds = {bound.position for bound in labels.bounds}
-    unusable = tuple(
-        raw.row(k, f"{raw.cells[k][column]!r} is not a {noun}")
-        for k in labels.unusable
-        if k not in bounds
-    )
-    return Finding("label not understood", len(unusable), "label not used", labels.name, unusable)
-
-
-def _listed(labels: Labels, measured: FloatArray) -> str:
-    """List the differing labels (rows,) of a molecule, for the reason of a finding."""
-    if labels.kind == "regression":
-        return "values " + ", ".join(f"{value:g}" for value in measured)
-    return "classes " + ", ".join(labels.classes[int(value)] for value in measured)

@@ -15,7 +15,6 @@ from graphxai.datasets.open_graph_benchmark import load_ogb
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.predicting import task_readings
-from graphxai.learning.settings import TableSettings
 from graphxai.models.graphormer import LoadedModel
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import folder_at, write_whole
@@ -58,19 +57,6 @@ def official_table(
             progress=advance,
         )
     return replace(table, official=official)
-
-
-def with_official_split(settings: TableSettings, table: CleanTable) -> TableSettings:
-    """Return settings with the split of an official table, or unchanged for other tables.
-
-    Raises:
-        ValueError: the settings ask for another split.
-    """
-    if table.official is None or settings.named_column == SPLIT:
-        return settings
-    if settings.split is not None or settings.named_column is not None:
-        raise ValueError(f"{table.official.name} has an official split: leave out the other one.")
-    return replace(settings, split_column=SPLIT)
 
 
 def official_scores(model: LoadedModel, table: CleanTable) -> dict[str, Any] | None:

@@ -32,7 +32,6 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.target import Target
-from graphxai.contract.tasks import Task
 from graphxai.evaluation.curves import class_logits, explained_class
 from graphxai.evaluation.measure import Item, MeasurementPlan, explained_or_reason
 from graphxai.evaluation.metrics import ROAR
@@ -91,8 +90,38 @@ class Refit:
             ValueError: this model cannot be trained further for this measurement.
         """
         task = tracked.target.task_in(model.config)
-        _require_refit(model, operators, self, task)
-        return Refitting(model, self, tracked, _labelled_items(model, self, task))
+        if not isinstance(model, Graphormer):
+            raise ValueError(
+                "refit trains a Graphormer; train a model of another kind on masked graphs"
+                " yourself, and pass it as judge=."
+            )
+        if model.config.level == "node":
+            raise ValueError("refit trains models of graphs, not of nodes.")
+        others = [name for name in operators if name not in ("mask", "delete")]
+        if others:
+            raise ValueError(f"refit removes nodes by 'mask' or 'delete', not by {others[0]!r}.")
+        if self.kind == "roar" and task.kind == "regression":
+            raise ValueError(
+                "refit 'roar' compares probabilities of a class, and this task has none."
+            )
+        column = [each.name for each in model.config.tasks].index(task.name)
+        items: list[Item] = []
+        for key, item in enumerate(prepare_each(model, self.inputs)):
+            number = label_number(task, self.labels[key])
+            if isinstance(item, Exception) or number is None:
+                continue
+            images = sorted(
+                (copy.copy(each.data) for each in item.passes),
+                key=lambda data: data.x.numpy().tobytes(),
+            )
+            for data in images:  # of a molecule and its mirror image, whichever was drawn
+                data.y = torch.full((1, len(model.config.tasks)), math.nan)
+                data.y[0, column] = number
+            image, *isomers = map(Input, images)
+            items.append((key, replace(image, isomers=tuple(isomers))))
+        if not items:
+            raise ValueError("refit needs training graphs with labels, and there are none.")
+        return Refitting(model, self, tracked, items)
 
     def settings(self, graphs: Sequence[Data]) -> dict[str, Any]:
         """Return what is needed to repeat the training, as JSON values."""
@@ -200,12 +229,7 @@ class Refitting:
                     yield [_filled(unit, orders[key], place_of.get(key), drops)]
 
     def _trained(
-        self,
-        graphs: Sequence[Data],
-        epochs: int,
-        folder: Path,
-        seed: int,
-        progress: bool | None,
+        self, graphs: Sequence[Data], epochs: int, folder: Path, seed: int, progress: bool | None
     ) -> Graphormer:
         """Train a copy of the model further on encoded graphs, or read a finished run back."""
         device = next(self.model.parameters()).device
@@ -223,48 +247,6 @@ class Refitting:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             fit(learner, graphs, [], settings, folder)
         return learner.to(device)
-
-
-def _require_refit(model: Any, operators: Sequence[str], refit: Refit, task: Task) -> None:
-    """Raise ValueError if this model cannot be trained further for this measurement."""
-    if not isinstance(model, Graphormer):
-        raise ValueError(
-            "refit trains a Graphormer; train a model of another kind on masked graphs yourself,"
-            " and pass it as judge=."
-        )
-    if model.config.level == "node":
-        raise ValueError("refit trains models of graphs, not of nodes.")
-    others = [name for name in operators if name not in ("mask", "delete")]
-    if others:
-        raise ValueError(f"refit removes nodes by 'mask' or 'delete', not by {others[0]!r}.")
-    if refit.kind == "roar" and task.kind == "regression":
-        raise ValueError("refit 'roar' compares probabilities of a class, and this task has none.")
-
-
-def _labelled_items(model: Any, refit: Refit, task: Task) -> list[Item]:
-    """Return the usable training inputs by position, encoded, with `y` (1, tasks).
-
-    The entries of `y` for other tasks are NaN.
-    """
-    column = [each.name for each in model.config.tasks].index(task.name)
-    items: list[Item] = []
-    for key, item in enumerate(prepare_each(model, refit.inputs)):
-        number = label_number(task, refit.labels[key])
-        if isinstance(item, Exception) or number is None:
-            continue
-        images = sorted((copy.copy(each.data) for each in item.passes), key=_content)
-        for data in images:  # of a molecule and its mirror image, whichever was drawn
-            data.y = torch.full((1, len(model.config.tasks)), math.nan)
-            data.y[0, column] = number
-        image, *others = map(Input, images)
-        items.append((key, replace(image, isomers=tuple(others))))
-    if not items:
-        raise ValueError("refit needs training graphs with labels, and there are none.")
-    return items
-
-
-def _content(data: Data) -> bytes:
-    return data.x.numpy().tobytes()
 
 
 def _filled(

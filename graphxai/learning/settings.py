@@ -143,10 +143,7 @@ class RunSettings:
         "auto", "Lightning's accelerator: auto, cpu, gpu and others.", applies_to=None
     )
     devices: int | str = option(
-        1,
-        "Lightning's devices: a number or 'auto'.",
-        applies_to=None,
-        command_line_default="auto",
+        1, "Lightning's devices: a number or 'auto'.", applies_to=None, command_line_default="auto"
     )
     precision: str | None = option(
         None,
@@ -248,14 +245,10 @@ class TableSettings(EnsembleSettings):
         applies_to=("table", "bace"),
     )
     split_column: str | None = option(
-        None,
-        "Column that says train, valid or test for each molecule.",
-        applies_to=TABLE,
+        None, "Column that says train, valid or test for each molecule.", applies_to=TABLE
     )
     time_column: str | None = option(
-        None,
-        "Column with dates or years; the newest molecules are tested.",
-        applies_to=TABLE,
+        None, "Column with dates or years; the newest molecules are tested.", applies_to=TABLE
     )
     model: Literal["auto", "process", "network"] = option(
         "auto",
@@ -418,13 +411,9 @@ class DigitSettings(RunSettings):
     @property
     def versions_used(self) -> int:
         """The number of versions of each image, of which a short run prepares fewer."""
-        return versions_for(self.epochs) if self.versions is None else self.versions
+        epochs = min(self.epochs or DIGIT_EPOCHS, DIGIT_EPOCHS)
+        return -(-VERSIONS * epochs // DIGIT_EPOCHS) if self.versions is None else self.versions
 
     def __post_init__(self) -> None:
         if self.versions_used < 1 or self.num_train < FEWEST_IMAGES:
             raise ValueError(f"versions must be at least 1 and num_train at least {FEWEST_IMAGES}.")
-
-
-def versions_for(epochs: int | None) -> int:
-    """Return the recipe's versions of an image for a number of epochs, None for the recipe's."""
-    return -(-VERSIONS * min(epochs or DIGIT_EPOCHS, DIGIT_EPOCHS) // DIGIT_EPOCHS)

@@ -109,23 +109,21 @@ class Source:
         places = list(positions)
         y, bounds = self.y[places], self.bounds[places]
         if self.config.level == "node":
-            return Part(tuple(places), self._with_labels_of_nodes(places), (), y, bounds)
+            labels = np.full_like(self.y, np.nan)
+            labels[places] = self.y[places]
+            copies = []
+            for graph, first, last in zip(
+                self.graphs, self.starts[:-1], self.starts[1:], strict=True
+            ):
+                if not np.isnan(labels[first:last]).all():
+                    graph = copy(graph)
+                    graph[NODE_LABELS] = torch.from_numpy(labels[first:last]).float()
+                    copies.append(graph)
+            return Part(tuple(places), copies, (), y, bounds)
         graphs = [self.graphs[k] for k in places]
         are_molecules = self.graphs[0].get("smiles") is not None
         smiles = tuple(graph.smiles for graph in graphs) if are_molecules else ()
         return Part(tuple(places), graphs, smiles, y, bounds)
-
-    def _with_labels_of_nodes(self, nodes: list[int]) -> list[Data]:
-        """Return copies of the graphs that have any of these nodes, with the labels of these."""
-        labels = np.full_like(self.y, np.nan)
-        labels[nodes] = self.y[nodes]
-        copies = []
-        for graph, first, last in zip(self.graphs, self.starts[:-1], self.starts[1:], strict=True):
-            if not np.isnan(labels[first:last]).all():
-                graph = copy(graph)
-                graph[NODE_LABELS] = torch.from_numpy(labels[first:last]).float()
-                copies.append(graph)
-        return copies
 
     def __str__(self) -> str:
         parts = self.parts

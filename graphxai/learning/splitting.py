@@ -73,29 +73,19 @@ def table_split(
     elif kind == "random":
         split = random_split(len(table.graphs), seed)
     else:
-        split = _structural_split([graph.smiles for graph in table.graphs], kind)
+        smiles = [graph.smiles for graph in table.graphs]
+        split = (scaffold_split if kind == "scaffold" else cluster_split)(smiles)
+        if len(split.train) < len(smiles) / 2 or not split.test:
+            group = "scaffold" if kind == "scaffold" else "cluster"
+            raise ValueError(
+                f"splitting by {group} leaves {len(split.train)} of {len(smiles)} molecules for"
+                f" training and {len(split.test)} for testing: most share one {group}, as in a"
+                " congeneric series. Try --split random."
+            )
     if kind != "column" and not set_aside:
         split = replace(split, train=tuple(sorted(split.train + split.valid)), valid=())
-    _require_labels(table.targets, table.y[list(split.train)], kind)
-    return split
-
-
-def _structural_split(smiles: Sequence[str], kind: str) -> Split:
-    """Split by scaffold or by clusters, but not if a single group has most molecules."""
-    split = (scaffold_split if kind == "scaffold" else cluster_split)(smiles)
-    if len(split.train) < len(smiles) / 2 or not split.test:
-        group = "scaffold" if kind == "scaffold" else "cluster"
-        raise ValueError(
-            f"splitting by {group} leaves {len(split.train)} of {len(smiles)} molecules for"
-            f" training and {len(split.test)} for testing: most share one {group}, as in a"
-            " congeneric series. Try --split random."
-        )
-    return split
-
-
-def _require_labels(targets: Sequence[TargetColumn], y: FloatArray, kind: str) -> None:
-    """Refuse training labels y (n, targets) that lack a class or have only one value."""
-    for target, labels in zip(targets, y.T, strict=True):
+    y = table.y[list(split.train)]
+    for target, labels in zip(table.targets, y.T, strict=True):
         distinct = np.unique(labels[~np.isnan(labels)])
         if len(distinct) < max(2, len(target.classes)):
             other = "another --seed" if kind == "random" else "--split random"
@@ -106,6 +96,7 @@ def _require_labels(targets: Sequence[TargetColumn], y: FloatArray, kind: str) -
                 f" {len(distinct)} of the {max(2, len(target.classes))} {content} needed: try"
                 f" {other}{rare}."
             )
+    return split
 
 
 def share_of(parts: Split, share: float, seed: int) -> Split:

@@ -14,12 +14,11 @@ from graphxai.datasets.as_given import AS_DRAWN, MoleculeError, Standardisation
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.standardise import parent_of
 from graphxai.datasets.table_rows import TableMolecule
-from graphxai.datasets.tables.assays import UNITS
-from graphxai.learning.cleaned_table import CleanTable, Finding, TargetColumn
+from graphxai.learning.cleaned_table import Finding, TargetColumn
 
 FloatArray = NDArray[np.float64]
 RARE_CLASS = 10  # molecules
-OUTLIER = 6.0  # robust standard deviations from the median
+OUTLIER = 6.0  # robust standard deviations (1.4826 MAD) from the median
 SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed
 
 
@@ -38,8 +37,7 @@ def suspicions(
         standardise: how the molecules were brought to their parents.
     """
     mixtures = _rows(
-        molecules,
-        ((m, f"{mol.parts} parts") for m, mol in enumerate(molecules) if mol.parts > 1),
+        molecules, ((m, f"{mol.parts} parts") for m, mol in enumerate(molecules) if mol.parts > 1)
     )
     findings = [
         Finding("salts or mixtures", len(mixtures), "kept whole", "", mixtures),
@@ -54,23 +52,6 @@ def suspicions(
     for target, column in zip(targets, y.T, strict=True):
         findings += _of_labels(molecules, target, column)
     return findings
-
-
-def require_one_unit(table: CleanTable) -> None:
-    """Refuse a table with units beside the values that cannot be converted into one another.
-
-    Raises:
-        ValueError: the message names the column and what to do.
-    """
-    for finding in table.findings:
-        if finding.check == UNITS:
-            raise ValueError(
-                f"{table.path}: column {finding.target!r} has units that cannot be converted into"
-                f" one another ({finding.done}; {finding.count:,} rows, the first is row"
-                f" {finding.rows[0].row}). Please keep the rows of one unit, remove the column if"
-                " it says nothing about these values, or learn the values as they stand"
-                " (--values-alone; in Python train_table(..., values_alone=True))."
-            )
 
 
 def _rows(
@@ -104,16 +85,7 @@ def _relatives(
     y: FloatArray,
     key: Callable[[TableMolecule], str],
 ) -> Finding:
-    """Report molecules with the same key as one before, and how much their labels differ.
-
-    Args:
-        kind: what such molecules are to each other.
-        difference: what they differ in.
-        molecules: (n,).
-        targets: the columns.
-        y: labels (n, targets).
-        key: of a molecule.
-    """
+    """Report molecules with the same key as one before, and how much their labels differ."""
     groups: dict[str, list[int]] = defaultdict(list)
     for m, molecule in enumerate(molecules):
         groups[key(molecule)].append(m)
@@ -196,7 +168,10 @@ def _of_labels(
         rare = [f"{name!r}: {count}" for name, count in each if count < RARE_CLASS]
         done = f"kept; {', '.join(rare)}"
         return [Finding("class with few molecules", len(rare), done, target.name)]
-    far = _rows(molecules, ((m, f"value {column[m]:g}") for m in _outliers(column)))
+    distance = np.abs(column - np.nanmedian(column))
+    limit = OUTLIER * 1.4826 * float(np.nanmedian(distance))
+    outliers = np.flatnonzero(distance > limit).tolist() if limit else []
+    far = _rows(molecules, ((m, f"value {column[m]:g}") for m in outliers))
     findings = [Finding("values far from the rest", len(far), "kept", target.name, far)]
     low, high = target.limits
     if low > 0 and high / low > SKEWED:
@@ -204,13 +179,3 @@ def _of_labels(
         check = "values span orders of magnitude"
         findings.append(Finding(check, target.measured, done, target.name))
     return findings
-
-
-def _outliers(values: FloatArray) -> list[int]:
-    """Return the positions of values (n,) far from the median.
-
-    They are more than `OUTLIER` robust standard deviations (1.4826 MAD) away.
-    """
-    distance = np.abs(values - np.nanmedian(values))
-    scale = 1.4826 * np.nanmedian(distance)
-    return [] if scale == 0 else np.flatnonzero(distance > OUTLIER * scale).tolist()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.datasets.splits import scaffold_folds
+from graphxai.datasets.tables.assays import UNITS
 from graphxai.datasets.training_set import HELD_OUT
 from graphxai.learning.card import (
     MOLECULES,
@@ -25,7 +26,7 @@ from graphxai.learning.card import (
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
 from graphxai.learning.measured_pairs import Fold, measured_pairs
-from graphxai.learning.official import official_note, official_scores, with_official_split
+from graphxai.learning.official import SPLIT, official_note, official_scores
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.processes.process import learn_process
 from graphxai.learning.reliability import (
@@ -37,16 +38,11 @@ from graphxai.learning.reliability import (
 )
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
-from graphxai.learning.suspicions import require_one_unit
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
 from graphxai.learning.writing import held_out_csv, label_text
-from graphxai.models.graphormer import (
-    load_checkpoint,
-    locate,
-    set_standardisation,
-)
+from graphxai.models.graphormer import load_checkpoint, locate, set_standardisation
 from graphxai.models.process import digest_of
 from graphxai.runtime.writing import csv_text
 
@@ -121,20 +117,13 @@ class TableSource(RunSource):
 
     def smaller(self) -> list[TableSource]:
         """Return the table with an eighth, a quarter and half of its training part, if wanted."""
-        if not self.settings.learning_curve:
-            return []
-        return [self._with_share(share) for share in SMALLER]
-
-    def _with_share(self, share: float) -> TableSource:
-        """Return the same table with a share of its training part. Its tasks are made anew."""
-        parts = share_of(self.parts, share, self.settings.seed)
-        config = replace(
-            self.config, tasks=table_tasks(self.table.targets, self.y[list(parts.train)])
-        )
-        settings = replace(self.settings, ensemble=1)
-        return replace(
-            self, parts=parts, config=config, settings=settings, warnings=(), share=share
-        )
+        smaller, settings = [], replace(self.settings, ensemble=1)
+        for share in SMALLER if settings.learning_curve else ():
+            parts = share_of(self.parts, share, settings.seed)
+            tasks = table_tasks(self.table.targets, self.y[list(parts.train)])
+            part = replace(self, parts=parts, settings=settings, warnings=(), share=share)
+            smaller.append(replace(part, config=replace(self.config, tasks=tasks)))
+        return smaller
 
     def training(self, network: int = 0) -> TrainingSettings:
         """Return the settings for fitting one of the networks, which have consecutive seeds.
@@ -263,18 +252,6 @@ class TableSource(RunSource):
         return reached
 
     @property
-    def _noise_text(self) -> str:
-        """What replicates say of the R2 that can be reached."""
-        sds = {target.name: f"{target.noise:.2g} {target.unit}" for target in self.table.targets}
-        each = [f"{n}: sd {sds[n].rstrip()}, R2 up to {r:.2f}" for n, r in self.reachable.items()]
-        if not each:
-            return ""
-        return (
-            "**Noise.** Values of one molecule differ, which no model can predict. The standard"
-            f" deviation of replicates bounds the R2 that can be reached: {'; '.join(each)}."
-        )
-
-    @property
     def _is_process(self) -> bool:
         """Whether the model is a Gaussian process."""
         return self.settings.chosen_model == "process"
@@ -322,6 +299,8 @@ class TableSource(RunSource):
                 made_from += " and, for values, without themselves"
             if self.parts.valid:
                 made_from += ", and the calibration molecules"
+        sds = {target.name: f"{target.noise:.2g} {target.unit}" for target in table.targets}
+        noise = [f"{n}: sd {sds[n].rstrip()}, R2 up to {r:.2f}" for n, r in self.reachable.items()]
         at_random = (
             f"at random with seed {self.parts.seed}: test molecules may resemble training molecules"
         )
@@ -347,7 +326,11 @@ class TableSource(RunSource):
             " with 313 RDKit descriptors.",
             "further_scores": " `scores.json` has all of them.",
             "made_from": made_from,
-            "noise": self._noise_text,
+            "noise": "**Noise.** Values of one molecule differ, which no model can predict. The"
+            " standard deviation of replicates bounds the R2 that can be reached:"
+            f" {'; '.join(noise)}."
+            if noise
+            else "",
             "learning_curve": curve_text(facts["learning_curve"]),
             "confidential": (
                 " No structures are stored, so how near a molecule is to them is unknown."
@@ -367,9 +350,20 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
         ValueError: the split leaves too little to train on, see `table_split`, or a column beside
             the values has units that cannot be converted, and `values_alone` is False.
     """
-    if not settings.values_alone:
-        require_one_unit(table)
-    settings = with_official_split(settings, table)
+    for finding in () if settings.values_alone else table.findings:
+        if finding.check == UNITS:
+            raise ValueError(
+                f"{table.path}: column {finding.target!r} has units that cannot be converted into"
+                f" one another ({finding.done}; {finding.count:,} rows, the first is row"
+                f" {finding.rows[0].row}). Please keep the rows of one unit, remove the column if"
+                " it says nothing about these values, or learn the values as they stand"
+                " (--values-alone; in Python train_table(..., values_alone=True))."
+            )
+    if table.official is not None and settings.named_column != SPLIT:
+        if settings.split is not None or settings.named_column is not None:
+            name = table.official.name
+            raise ValueError(f"{name} has an official split: leave out the other one.")
+        settings = replace(settings, split_column=SPLIT)
     set_aside, column = not settings.teacher, settings.named_column
     parts = table_split(table, settings.split_kind, settings.seed, column, set_aside=set_aside)
     y = table.y

@@ -78,12 +78,6 @@ def write_run(
     files = {"scores.json": json_text(scores), **source.files(learned, folder)}
     for name, content in files.items():
         write_whole(folder / name, content)
-    write_whole(out / "test.csv", _test_csv(source, readings))
-    return folder
-
-
-def _test_csv(source: RunSource, readings: Sequence[FloatArray]) -> str:
-    """Return the test part with its labels and predictions (m,), (m, classes) by task."""
     predicted = [
         column
         for task, values in zip(source.tasks, readings, strict=True)
@@ -94,7 +88,8 @@ def _test_csv(source: RunSource, readings: Sequence[FloatArray]) -> str:
         [*source.cells(k), *(f"{values[position]:.6g}" for _, values in predicted)]
         for position, k in enumerate(source.parts.test)
     )
-    return csv_text(header, rows)
+    write_whole(out / "test.csv", csv_text(header, rows))
+    return folder
 
 
 def _prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:

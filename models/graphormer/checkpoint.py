@@ -52,11 +52,7 @@ SMALL = 2 * 10**7  # size up to which a model is made before its shapes are chec
 
 
 def save_checkpoint(
-    model: Graphormer,
-    folder: str | Path,
-    *,
-    card: str = "",
-    metadata: dict[str, Any] | None = None,
+    model: Graphormer, folder: str | Path, *, card: str = "", metadata: dict[str, Any] | None = None
 ) -> Path:
     """Write model, metadata (JSON values) and model card (Markdown) to `folder`.
 
@@ -207,9 +203,7 @@ def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the model's parameters, whose names and shapes must match."""
     parameters = model.state_dict()
     require_shapes(
-        shapes_of(model),
-        {key: tuple(value.shape) for key, value in tensors.items()},
-        path,
+        shapes_of(model), {key: tuple(value.shape) for key, value in tensors.items()}, path
     )
     model.load_state_dict(
         {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}

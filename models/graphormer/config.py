@@ -115,7 +115,15 @@ class GraphormerConfig(TaskSet):
             raise ValueError("give edge_cardinalities or num_edge_features, not both.")
         if self.num_edge_features and self.ties != "average":
             raise ValueError("continuous edge features need ties='average'.")
-        self._check_standardising()
+        for name in STANDARDISING:
+            values, width = getattr(self, name), getattr(self, f"num_{name[:4]}_features")
+            if values and len(values) != width:
+                raise ValueError(f"{name} has {len(values)} numbers for {width} features.")
+            if not all(type(v) in (int, float) and math.isfinite(v) for v in values):
+                raise ValueError(f"{name} must hold finite numbers.")
+        for name in ("node_scales", "edge_scales"):
+            if any(scale <= 0 for scale in getattr(self, name)):
+                raise ValueError(f"{name} must be positive.")
         for name, ways in CHOICES.items():
             if (value := getattr(self, name)) not in ways:
                 text = f"{', '.join(map(repr, ways[:-1]))} or {ways[-1]!r}"
@@ -140,17 +148,6 @@ class GraphormerConfig(TaskSet):
     def reads_molecules(self) -> bool:
         """Whether the model takes SMILES."""
         return self.reads == "molecules"
-
-    def _check_standardising(self) -> None:
-        for name in STANDARDISING:
-            values, width = getattr(self, name), getattr(self, f"num_{name[:4]}_features")
-            if values and len(values) != width:
-                raise ValueError(f"{name} has {len(values)} numbers for {width} features.")
-            if not all(type(v) in (int, float) and math.isfinite(v) for v in values):
-                raise ValueError(f"{name} must hold finite numbers.")
-        for name in ("node_scales", "edge_scales"):
-            if any(scale <= 0 for scale in getattr(self, name)):
-                raise ValueError(f"{name} must be positive.")
 
     def _check_sizes(self) -> None:
         for name in ("num_layers", "hidden_dim", "ffn_dim", "num_heads"):

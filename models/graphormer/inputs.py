@@ -122,7 +122,17 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
     if is_data(value):
         return _from_data(config, value, encode)
     if config.reads == "digits":
-        return _from_image(value, encode)
+        from graphxai.datasets.mnist import read_digit
+        from graphxai.datasets.superpixels import image_graph
+
+        if isinstance(value, str | Path) or is_pillow(value):
+            value = read_digit(value)
+        elif not hasattr(value, "__array__"):
+            raise InputError(
+                "this model takes a picture (its path or a Pillow image), a grey array (H, W) or"
+                f" Data, not {type(value).__name__}."
+            )
+        return _from_data_with_image(encode(image_graph(np.asarray(value))))
     inputs_text = (
         "SMILES, RDKit molecules or Data" if config.reads_molecules else "graphs, PyG's Data"
     )
@@ -158,20 +168,6 @@ def reading_of(config: GraphormerConfig) -> dict[str, Any]:
     on it either. Published models get OGB's features unchanged.
     """
     return {"canonical": config.ties == "average", "standardise": config.standardise}
-
-
-def _from_image(value: Any, encode: StructureEncoding) -> Input:
-    from graphxai.datasets.mnist import read_digit
-    from graphxai.datasets.superpixels import image_graph
-
-    if isinstance(value, str | Path) or is_pillow(value):
-        value = read_digit(value)
-    elif not hasattr(value, "__array__"):
-        raise InputError(
-            f"this model takes a picture (its path or a Pillow image), a grey array (H, W) or Data,"
-            f" not {type(value).__name__}."
-        )
-    return _from_data_with_image(encode(image_graph(np.asarray(value))))
 
 
 def _from_data_with_image(data: "Data | Graph") -> Input:
@@ -210,7 +206,16 @@ def _from_data(config: GraphormerConfig, data: "Data", encode: StructureEncoding
             if values is not None and not bool(torch.isfinite(values.float()).all()):
                 raise InputError(f"{name} contains values that are not finite.")
     if config.reads == "digits":
-        _check_superpixels(data)
+        for name in ("x", "pos"):
+            values = data.get(name)
+            if values is None:
+                continue
+            if values.min() < 0 or values.max() > 1:
+                raise InputError(
+                    f"{name} must lie in [0, 1]; it ranges from {float(values.min()):g} to"
+                    f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
+                    " graphxai.datasets.superpixels.from_mnist_superpixels."
+                )
     smiles = data.get("smiles")
     if not isinstance(smiles, str):
         return _from_data_with_image(encode(data))
@@ -233,19 +238,6 @@ def _in_columns(config: GraphormerConfig, data: "Data") -> "Data":
         if width == 1 and isinstance(values, torch.Tensor) and values.dim() == 1:
             data[name] = values[:, None]
     return data
-
-
-def _check_superpixels(data: "Data") -> None:
-    for name in ("x", "pos"):
-        values = data.get(name)
-        if values is None:
-            continue
-        if values.min() < 0 or values.max() > 1:
-            raise InputError(
-                f"{name} must lie in [0, 1]; it ranges from {float(values.min()):g} to"
-                f" {float(values.max()):g}. For PyG's MNISTSuperpixels use"
-                " graphxai.datasets.superpixels.from_mnist_superpixels."
-            )
 
 
 def _check_smiles(data: "Data", smiles: str) -> None:

@@ -64,18 +64,15 @@ class StructuralBias(nn.Module):
             self.bond = nn.Parameter(torch.randn(rows, heads) * 0.1)
             self.hop = nn.Parameter(torch.randn(config.num_hops, heads, heads) / math.sqrt(heads))
         if self.cardinalities:
-            self.register_buffer("bond_rows", self._bond_rows(), persistent=False)
+            starts = [sum(self.cardinalities[:f]) for f in range(len(self.cardinalities))]
+            ranges = [
+                torch.arange(first, first + size)
+                for first, size in zip(starts, self.cardinalities, strict=True)
+            ]
+            rows_of_bonds = torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
+            self.register_buffer("bond_rows", rows_of_bonds, persistent=False)
         bands = config.position_bias_bands
         self.position = RelativePositionBias(bands, heads) if bands else None
-
-    def _bond_rows(self) -> Tensor:
-        """Return the rows of `bond` for each combination of bond features, (combinations, F)."""
-        starts = [sum(self.cardinalities[:f]) for f in range(len(self.cardinalities))]
-        ranges = [
-            torch.arange(first, first + size)
-            for first, size in zip(starts, self.cardinalities, strict=True)
-        ]
-        return torch.cartesian_prod(*ranges).reshape(-1, len(ranges))
 
     def table(self) -> Tensor:
         """Return the table of all rows, (max_distance + 2 + num_hops * rows per hop, H)."""
@@ -148,18 +145,15 @@ class StructuralBias(nn.Module):
         """
         weighted = (bias * gradient).masked_fill(bias.isinf(), 0.0)
         node_share = weighted[:, :, 1:, 1:].flatten(1).sum(-1)
-        shares = {"spatial": _per_graph(self._spatial(batch), gradient)}
+        codes = batch.distance_codes.clamp(max=len(self.spatial) - 1)
+        spatial = F.embedding(codes, self.spatial).permute(0, 3, 1, 2)  # arbitrary at padding
+        shares = {"spatial": _per_graph(spatial, gradient)}
         if self.position is not None and batch.pos is not None:
             shares["position"] = _per_graph(self.position(batch.pos), gradient)
         if self.has_edges:
             shares["edge"] = node_share - sum(shares.values(), torch.zeros_like(node_share))
         shares["graph token distance"] = weighted.flatten(1).sum(-1) - node_share
         return shares
-
-    def _spatial(self, batch: GraphBatch) -> Tensor:
-        """Return the distance term (B, H, N, N), with arbitrary values at padding."""
-        codes = batch.distance_codes.clamp(max=len(self.spatial) - 1)
-        return F.embedding(codes, self.spatial).permute(0, 3, 1, 2)
 
 
 def without_padding(bias: Tensor, hidden: Tensor) -> Tensor:

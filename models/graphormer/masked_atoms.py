@@ -91,13 +91,7 @@ class Network(nn.Module):
         return logits
 
     def drawn(
-        self,
-        x: Tensor,
-        degrees: Tensor,
-        hidden: Tensor,
-        bias: Tensor,
-        chance: Tensor,
-        turn: Tensor,
+        self, x: Tensor, degrees: Tensor, hidden: Tensor, bias: Tensor, chance: Tensor, turn: Tensor
     ) -> Tensor:
         """Return the features (B, N, F) with hidden atoms drawn.
 
@@ -167,7 +161,11 @@ class MaskedAtoms:
         turn = torch.zeros(draws, len(graphs), n, dtype=torch.long)
         for g, graph in enumerate(graphs):
             size = int(batch.num_nodes[g])
-            generator = torch.Generator().manual_seed(_checksum(graph, seed))
+            # 32 bits: a generator on the CPU reads no more
+            checksum = zlib.crc32(graph.x.contiguous().numpy().tobytes(), seed % 2**32)
+            if graph.edge_index is not None:
+                checksum = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), checksum)
+            generator = torch.Generator().manual_seed(checksum)
             both = torch.rand(2, draws, size, generator=generator, dtype=torch.double)
             chance[:, g, :size] = both[0]
             order = both[1].argsort(-1).argsort(-1)
@@ -284,14 +282,6 @@ def _config(
         attention_dropout=0.0,
         **structure,
     )
-
-
-def _checksum(graph: Any, seed: int) -> int:
-    """Return a seed of 32 bits for one graph. A generator on the CPU reads no more bits."""
-    checksum = zlib.crc32(graph.x.contiguous().numpy().tobytes(), seed % 2**32)
-    if graph.edge_index is not None:
-        checksum = zlib.crc32(graph.edge_index.contiguous().numpy().tobytes(), checksum)
-    return checksum
 
 
 def _network_of(tensors: dict[str, Tensor], content: dict[str, Any]) -> Network:

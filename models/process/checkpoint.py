@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
 
 from graphxai.contract.checkpoint_files import (
     CARD,
@@ -49,7 +48,9 @@ def save_process(
     folder = folder_at(folder)
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     for key in INTEGERS:
-        tensors[key] = _smallest(tensors[key])
+        counts = tensors[key]
+        largest = int(counts.max()) if len(counts) else 0
+        tensors[key] = counts.to(next(kind for kind in SIZES if largest <= torch.iinfo(kind).max))
     write_whole(folder / WEIGHTS, save(tensors, metadata={"format": PROCESS}))
     save_conformal(model.conformal, folder, weights_digest(folder))
     content = {"format": PROCESS, "model": model.config.to_dict(), "metadata": metadata or {}}
@@ -86,31 +87,6 @@ def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess
     }
     require_shapes(expected, shapes, path)
     tensors, digest = read_weights(folder)
-    carried = _carried(tensors, path)
-    numbers = [as_numbers(tensors[key], key, path, torch.float64) for key in ("weights", "means")]
-    config = replace(config, standardise=AS_DRAWN) if as_drawn else config
-    model = KernelProcess(config, carried, *numbers)
-    model.conformal = read_conformal(config, folder, digest)
-    metadata = content.get("metadata")
-    model.origin = Origin(
-        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
-    )
-    return model.eval()
-
-
-def digest_of(smiles: tuple[str, ...]) -> str:
-    """Return the SHA-256 of training structures in their order."""
-    return hashlib.sha256("\n".join(smiles).encode()).hexdigest()
-
-
-def _smallest(counts: Tensor) -> Tensor:
-    """Return counts in the smallest type that holds them, a third of the file as they are."""
-    largest = int(counts.max()) if len(counts) else 0
-    return counts.to(next(kind for kind in SIZES if largest <= torch.iinfo(kind).max))
-
-
-def _carried(tensors: dict[str, Tensor], path: Path) -> CarriedCounts:
-    """Return the stored counts, or raise a CheckpointError if they are not those of molecules."""
     for key in INTEGERS:
         if tensors[key].dtype not in SIZES or tensors[key].dim() != 1:
             raise CheckpointError(f"{path}: key {key!r} does not hold a row of integers.")
@@ -126,4 +102,18 @@ def _carried(tensors: dict[str, Tensor], path: Path) -> CarriedCounts:
     for key, is_wrong in problems.items():
         if is_wrong:
             raise CheckpointError(f"{path}: key {key!r} does not hold counts of molecules.")
-    return CarriedCounts(starts, columns.to(torch.int32), counts.to(torch.int32))
+    carried = CarriedCounts(starts, columns.to(torch.int32), counts.to(torch.int32))
+    numbers = [as_numbers(tensors[key], key, path, torch.float64) for key in ("weights", "means")]
+    config = replace(config, standardise=AS_DRAWN) if as_drawn else config
+    model = KernelProcess(config, carried, *numbers)
+    model.conformal = read_conformal(config, folder, digest)
+    metadata = content.get("metadata")
+    model.origin = Origin(
+        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
+    )
+    return model.eval()
+
+
+def digest_of(smiles: tuple[str, ...]) -> str:
+    """Return the SHA-256 of training structures in their order."""
+    return hashlib.sha256("\n".join(smiles).encode()).hexdigest()

@@ -132,7 +132,10 @@ def adapt(
     trained = training_set_of(base)
     known = set(measured.smiles)
     others = [] if trained is None else [each for each in trained.given if each not in known]
-    lines = [[smiles, *_cells(y)] for smiles, y in zip(measured.smiles, measured.y, strict=True)]
+    lines = [
+        [smiles, *("" if np.isnan(value) else f"{value:.7g}" for value in y)]
+        for smiles, y in zip(measured.smiles, measured.y, strict=True)
+    ]
     lines += [[smiles, *("" for _ in tasks)] for smiles in others]
     every = (*measured.smiles, *others)
     rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
@@ -268,11 +271,6 @@ def _fitted(
     summed = SummedModel(base, process_of_all, factor)
     summed.conformal = conformal
     return summed, {"measured": facts, "words": words}
-
-
-def _cells(values: FloatArray) -> list[str]:
-    """Return values as cells, empty where there is none."""
-    return ["" if np.isnan(value) else f"{value:.7g}" for value in values]
 
 
 def _card(base: str, facts: dict[str, Any]) -> str:

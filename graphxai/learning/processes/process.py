@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,9 @@ from scipy.special import logsumexp
 from graphxai.contract.prediction_metrics import readings
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
-from graphxai.learning.conformal import Unseen, nearest_of_others
+from graphxai.learning.conformal import Unseen, nearest_of_other_folds, nearest_of_others
 from graphxai.learning.teachers.choosing import choose_process
+from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
@@ -26,40 +28,45 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
     """Fit a process to the training part, and read it as the folds say that were left out."""
     train, tasks, seed = source.train, source.tasks, source.settings.seed
     log("fitting a Gaussian process to the training part and without each fold, and two forests")
-    chosen = choose_process(
+    fitted, forests, of_folds = choose_process(
         tasks, train.smiles, train.y, source.folds,
         bounds=train.bounds, seed=seed, show=source.training().show,
     )  # fmt: skip
+    outputs_of_folds = [of_folds.columns[k] for k in range(len(tasks))]
+    similarity = nearest_of_other_folds(train.smiles, source.folds)
     read = [
         output_scale(task, outputs, y)
-        for task, outputs, y in zip(tasks, chosen.unseen, train.y.T, strict=True)
+        for task, outputs, y in zip(tasks, outputs_of_folds, train.y.T, strict=True)
     ]
     scale = np.concatenate([np.full(len(shift), factor) for factor, shift in read])
     shift = np.concatenate([shift for _, shift in read])
-    process, counts = chosen.process.process, chosen.process.carriers
+    process, counts = fitted.process, fitted.carriers
     is_exact = len(counts[0]) == len(train.smiles)
-    noise = chosen.noise if is_exact else ()
+    noise = tuple(of_folds.noises[k] for k in range(len(tasks))) if is_exact else ()
     config = ProcessConfig(tasks, len(counts[0]), standardise, noise)
     carried = CarriedCounts.of(counts)
 
-    def model_of(weights: FloatArray, means: FloatArray) -> KernelProcess:
+    def model_of(columns: Sequence[Process]) -> KernelProcess:
+        weights = np.hstack([each.weights for each in columns])
+        means = np.concatenate([each.means for each in columns])
         numbers = torch.from_numpy(weights * scale), torch.from_numpy(means * scale + shift)
         return KernelProcess(config, carried, *numbers).eval()
 
-    model = model_of(process.weights, process.means)
+    model = model_of([process])
     unseen = [
-        Unseen(readings(task, torch.from_numpy(outputs * a + b)), y.copy(), chosen.similarity)
-        for task, outputs, (a, b), y in zip(tasks, chosen.unseen, read, train.y.T, strict=True)
+        Unseen(readings(task, torch.from_numpy(outputs * a + b)), y.copy(), similarity)
+        for task, outputs, (a, b), y in zip(tasks, outputs_of_folds, read, train.y.T, strict=True)
     ]
     nearest, unknown = nearest_of_others(train.smiles), np.full(len(train.smiles), np.nan)
     left_out = [
         Unseen(unknown if task.classes else process.left_out[:, columns.start], y, nearest)
         for task, columns, y in zip(tasks, model.config.columns, train.y.T, strict=True)
     ]
-    of_folds = [partial(model_of, *numbers) for numbers in chosen.of_folds]
-    return LearnedModel(
-        model, forests=chosen.forests, unseen=unseen, left_out=left_out, of_folds=of_folds
-    )
+    models = [
+        partial(model_of, [of_folds.fitted[k][fold] for k in range(len(tasks))])
+        for fold in range(len(source.folds))
+    ]
+    return LearnedModel(model, forests=forests, unseen=unseen, left_out=left_out, of_folds=models)
 
 
 def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:

@@ -93,11 +93,7 @@ def distil(
 
     new = label_molecules(
         out / "labels",
-        {
-            "train": smiles,
-            "y": np.nan_to_num(train.y, nan=-1e9).tolist(),
-            "molecules": molecules,
-        },
+        {"train": smiles, "y": np.nan_to_num(train.y, nan=-1e9).tolist(), "molecules": molecules},
         recombine,
         fit_teacher,
         resume=resume,
@@ -155,26 +151,21 @@ def label_molecules(
     """
     teacher = cache(fit_teacher)
     folder_at(folder)
-    stored = _stored_molecules(folder / ABOUT, identity) if resume else None
+    about, stored = folder / ABOUT, None
+    if resume and about.is_file():
+        content = json.loads(about.read_text(encoding="utf-8"))
+        stored = content["smiles"] if content["identity"] == identity else None
     if stored is None:
         for path in folder.glob("*.npy"):
             path.unlink()
         stored = make_molecules()
-        write_whole(folder / ABOUT, json_text({"identity": identity, "smiles": stored}))
+        write_whole(about, json_text({"identity": identity, "smiles": stored}))
     left_out = stored_array(folder / LEFT_OUT, lambda: teacher().left_out())
     labels = []
     for number, part in enumerate(in_chunks(stored, "labelling", size=PART, show=show)):
         path = folder / f"labels-{number:05d}.npy"
         labels.append(stored_array(path, lambda part=part: teacher().predict(part)))  # type: ignore[misc]
     return LabelledMolecules(stored, np.concatenate(labels) if labels else left_out[:0], left_out)
-
-
-def _stored_molecules(path: Path, identity: dict[str, Any]) -> list[str] | None:
-    """Return the stored molecules of this identity, or None if there are none."""
-    if not path.is_file():
-        return None
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return content["smiles"] if content["identity"] == identity else None
 
 
 def stored_array(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:

@@ -42,12 +42,7 @@ from graphxai.runtime.progress import in_chunks
 
 FloatArray = NDArray[np.float32]
 PRETRAINING = TrainingSettings(
-    epochs=8,
-    batch_size=128,
-    learning_rate=1e-3,
-    ema_decay=None,
-    keep_best=False,
-    monitor="loss",
+    epochs=8, batch_size=128, learning_rate=1e-3, ema_decay=None, keep_best=False, monitor="loss"
 )
 HELD_OUT = 1000  # molecules of the validation curve
 # Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.
@@ -340,7 +335,9 @@ def collect(
     structures: dict[str, None] = {}
     with rdBase.BlockLogs():
         for table in tables:
-            rows = _smiles_column(table)
+            opened = open_table(table)
+            name = opened.structures.name
+            rows = [record.cells[name] for record in opened.records((name,))]
             if per_table is not None and len(rows) > per_table:
                 rows = random.Random(seed).sample(rows, per_table)
             for text in rows:
@@ -355,13 +352,6 @@ def without(smiles: Sequence[str], exclude: Iterable[str]) -> list[str]:
     with rdBase.BlockLogs():
         hidden = {_connectivity(text) for text in exclude} - {""}
         return [text for text in smiles if not hidden or _connectivity(text) not in hidden]
-
-
-def _smiles_column(table: str | os.PathLike[str]) -> list[str]:
-    """Return the structures of a table."""
-    opened = open_table(table)
-    name = opened.structures.name
-    return [record.cells[name] for record in opened.records((name,))]
 
 
 def descriptors(smiles: Sequence[str]) -> NDArray[np.float64]:

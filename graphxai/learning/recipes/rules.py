@@ -24,13 +24,7 @@ from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.ground_truth import model_score
-from graphxai.evaluation.ground_truth_report import (
-    SCORES,
-    mean_share,
-    measure,
-    rule_bonds,
-    store,
-)
+from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure, rule_bonds, store
 from graphxai.explainers.registry import Method
 from graphxai.learning.conformal import calibrate
 from graphxai.learning.fit import (
@@ -210,24 +204,6 @@ training, {valid} for validation, {test} for testing. Test, ROC-AUC or R2: {summ
     )
 
 
-def shape_config() -> GraphormerConfig:
-    """Return the configuration of a Graphormer that answers yes or no for every shape.
-
-    It has 3 layers of width 64 and no dropout. All nodes look alike.
-    """
-    return GraphormerConfig(
-        tuple(Task(name, "binary", ("no", "yes")) for name in SHAPES),
-        num_layers=3,
-        hidden_dim=64,
-        ffn_dim=128,
-        num_heads=8,
-        node_cardinalities=(1,),
-        node_feature_names=("node",),
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
-
-
 def train_shapes(
     out: str | os.PathLike[str],
     dataset: ShapeDataset | None = None,
@@ -256,7 +232,18 @@ def train_shapes(
     given = {} if dataset is None else {"dataset": "dataset"}
     out, dataset = Path(out), dataset or shape_dataset(seed=settings.seed)
     torch.manual_seed(settings.seed)
-    model = Graphormer(shape_config())
+    config = GraphormerConfig(  # all nodes look alike
+        tuple(Task(name, "binary", ("no", "yes")) for name in SHAPES),
+        num_layers=3,
+        hidden_dim=64,
+        ffn_dim=128,
+        num_heads=8,
+        node_cardinalities=(1,),
+        node_feature_names=("node",),
+        dropout=0.0,
+        attention_dropout=0.0,
+    )
+    model = Graphormer(config)
     split = dataset.split
     graphs = encode_all([graph.to_data() for graph in dataset.graphs], model.config)
     y = torch.cat([graph.y for graph in graphs]).double().numpy()

@@ -95,7 +95,14 @@ def choose_teacher(
             )
             for k in enough
         }
-        sources = fitter.fit_sources(predicted, stacks)
+        # both forests are fitted to every task, and each process to the tasks that use it
+        sources: dict[str, ForestSource | ProcessSource] = {
+            name: fitter.fit_forests(name) for name in MAX_FEATURES
+        }
+        for name, of_folds in predicted.items():
+            used = {k: n for k, n in of_folds.noises.items() if name in stacks[k].weights}
+            if used:
+                sources[name] = fitter.fit_process(name, used)
     positions = range(len(tasks))
     return Teacher(
         tuple(tasks),
@@ -110,27 +117,6 @@ def choose_teacher(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ChosenProcess:
-    """A process with the noise that predicts the folds of the training part best.
-
-    Attributes:
-        process: the process, fitted to the whole training part.
-        forests: two forests to compare with, by name.
-        unseen: by task, what it predicts for each fold without it, before it is read (n, columns).
-        similarity: of each molecule to the nearest one of the other folds (n,).
-        of_folds: the weights (m, columns) and means (columns,) of the process without each fold.
-        noise: by task, the noise.
-    """
-
-    process: ProcessSource
-    forests: Mapping[str, ForestSource]
-    unseen: tuple[FloatArray, ...]
-    similarity: FloatArray
-    of_folds: tuple[tuple[FloatArray, FloatArray], ...]
-    noise: tuple[float, ...]
-
-
 def choose_process(
     tasks: Sequence[Task],
     smiles: Sequence[str],
@@ -140,32 +126,25 @@ def choose_process(
     bounds: FloatArray,
     seed: int = 0,
     show: bool | None = False,
-) -> ChosenProcess:
-    """Fit a process to all tasks, and forests to compare with. See `choose_teacher`."""
-    every = range(len(tasks))
+) -> tuple[ProcessSource, dict[str, ForestSource], FoldPredictions]:
+    """Fit a process to all tasks, and forests to compare with. See `choose_teacher`.
+
+    Returns:
+        The process, with the noise that predicts the folds best; the forests, by name; and what
+        the process predicts for each fold without it.
+    """
     steps = len(NOISES) * len(folds) + 1 + len(MAX_FEATURES) * len(tasks)
     with progress_bar("fitting a process and forests", steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))
         filled = filled_labels(tasks, features.forest, y, bounds, seed)
         fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
-        of_folds = fitter.predict_folds("process", folds, every)
+        of_folds = fitter.predict_folds("process", folds, range(len(tasks)))
         process = fitter.fit_process("process", of_folds.noises)
-        forests = {name: fitter.fit_forests(name) for name in MAX_FEATURES}
-    unseen = tuple(of_folds.columns[k] for k in every)
-    without = tuple(
-        (
-            np.hstack([of_folds.fitted[k][fold].weights for k in every]),
-            np.concatenate([of_folds.fitted[k][fold].means for k in every]),
-        )
-        for fold in range(len(folds))
-    )
-    similarity = nearest_of_other_folds(smiles, folds)
-    noise = tuple(of_folds.noises[k] for k in every)
-    return ChosenProcess(process, forests, unseen, similarity, without, noise)
+        return process, {name: fitter.fit_forests(name) for name in MAX_FEATURES}, of_folds
 
 
 @dataclass(frozen=True, eq=False)
-class _FoldPredictions:
+class FoldPredictions:
     """What a source predicts for each molecule when it is fitted to the other folds.
 
     Attributes:
@@ -213,39 +192,23 @@ class _SourceFitter:
 
     def predict_folds(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> _FoldPredictions:
+    ) -> FoldPredictions:
         """Predict each molecule from the other folds, for the tasks with enough labels."""
-        if name in MAX_FEATURES:
-            return self._predict_folds_by_forests(name, folds, enough)
-        return self._predict_folds_by_process(name, folds, enough)
-
-    def fit_sources(
-        self, predicted: Mapping[str, _FoldPredictions], stacks: Mapping[int, _Stack]
-    ) -> dict[str, ForestSource | ProcessSource]:
-        """Fit both forests to every task, and each process to the tasks that use it."""
-        sources: dict[str, ForestSource | ProcessSource] = {
-            name: self.fit_forests(name) for name in MAX_FEATURES
-        }
-        for name, of_folds in predicted.items():
-            used = {k: n for k, n in of_folds.noises.items() if name in stacks[k].weights}
-            if used:
-                sources[name] = self.fit_process(name, used)
-        return sources
-
-    def _predict_folds_by_forests(
-        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> _FoldPredictions:
-        """Predict each molecule from the other folds with fewer trees."""
-        inputs = getattr(self.features, name)
-        readings = {k: _gaps(self.tasks[k], len(self.y)) for k in enough}
+        if name not in MAX_FEATURES:
+            return self._predict_folds_by_process(name, folds, enough)
+        inputs, readings = getattr(self.features, name), {}
+        for k in enough:
+            task, n = self.tasks[k], len(self.y)
+            shape = (n, len(task.classes)) if task.kind == "multiclass" else (n,)
+            readings[k] = np.full(shape, np.nan)
         for fold in folds:
             for k in enough:
                 rest = _labelled(self.y[:, k], fold)
                 if len(np.unique(self.y[rest, k])) > 1:
-                    forest = self._forest(name, k, rest, share=0.25)
+                    forest = self._forest(name, k, rest, share=0.25)  # of the trees
                     readings[k][fold] = forest.predict(inputs[fold])
             self.advance(1)
-        return _FoldPredictions(readings)
+        return FoldPredictions(readings)
 
     def fit_forests(self, name: str) -> ForestSource:
         """Fit a forest to every task that has labels."""
@@ -275,13 +238,10 @@ class _SourceFitter:
 
     def _predict_folds_by_process(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> _FoldPredictions:
+    ) -> FoldPredictions:
         """Predict each molecule from the other folds, with the better of two noises."""
         tasks = {k: self.tasks[k] for k in enough}
-        labels, kernel, carriers = (
-            process_columns(tasks, self.y),
-            *self._kernel_to_carriers(name),
-        )
+        labels, kernel, carriers = (process_columns(tasks, self.y), *self._kernel_to_carriers(name))
         best: dict[int, FloatArray] = {}
         noises: dict[int, float] = {}
         raw: dict[int, FloatArray] = {}
@@ -309,7 +269,7 @@ class _SourceFitter:
                         )
                         for each in processes
                     ]
-        return _FoldPredictions(best, noises, raw, fitted)
+        return FoldPredictions(best, noises, raw, fitted)
 
     def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
         """Fit a process to the tasks for which a noise is given."""
@@ -386,11 +346,6 @@ def _labelled(y: FloatArray, without: Positions | None = None) -> Positions:
     if without is not None:
         present[without] = False
     return np.flatnonzero(present)
-
-
-def _gaps(task: Task, n: int) -> FloatArray:
-    """Return readings of a task for n molecules, all NaN."""
-    return np.full((n, len(task.classes)) if task.kind == "multiclass" else n, np.nan)
 
 
 def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:

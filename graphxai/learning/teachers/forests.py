@@ -177,12 +177,7 @@ def filled_column(
     for _ in range(ROUNDS):
         labelled = ~np.isnan(filled)
         forest = Forest.fit(
-            task,
-            inputs[labelled],
-            filled[labelled],
-            trees=FEW_TREES,
-            out_of_bag=True,
-            seed=seed,
+            task, inputs[labelled], filled[labelled], trees=FEW_TREES, out_of_bag=True, seed=seed
         )
         errors = forest.out_of_bag[measured[labelled]] - y[measured]
         spread = float(np.sqrt(np.nanmean(errors**2)))

@@ -48,11 +48,6 @@ class Link:
         return consistent
 
 
-def _fitted_tasks(tasks: Sequence[Task], links: Sequence[Link]) -> list[Task]:
-    """Return the tasks, and for each link the value from which its class is derived."""
-    return [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
-
-
 def counts_of(smiles: Sequence[str]) -> Counts:
     """Return counts (n, 4096) of ECFP6 and of atom pairs (Carhart 1985), both without stereo."""
     parts = [smiles[first : first + CHUNK] for first in range(0, len(smiles), CHUNK)]
@@ -108,7 +103,7 @@ class LinkedTeacher:
         column = {task.name: values for task, values in zip(tasks, y.T, strict=True)}
         linked = [link.agreeing(column[link.binary], column[link.regression]) for link in links]
         labels = np.column_stack([y, *linked])
-        fitted_tasks = _fitted_tasks(tasks, links)
+        fitted_tasks = [*tasks, *(Task(f"{link.binary} read", "regression") for link in links)]
         forests: list[list[Forest]] = []
         out_of_bag = np.full(labels.shape, np.nan)
         with progress_bar("fitting", 2 * len(fitted_tasks) + 1, show=show) as advance:

@@ -14,11 +14,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4, structure_counts
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.teachers.forests import Forest, forest_inputs
-from graphxai.learning.teachers.gaussian_process import (
-    Process,
-    process_readings,
-    similarity,
-)
+from graphxai.learning.teachers.gaussian_process import Process, process_readings, similarity
 from graphxai.runtime.progress import Progress
 
 FloatArray = NDArray[np.float64]
