@@ -2,21 +2,23 @@
 
     python benchmarks/combined_rules.py --data FOLDER --out combined.json
         [--rules xor a-not-b alike two-chlorines halogen] [--kinds gin gine graphormer]
-        [--seeds 0 1 2 3] [--epochs 25] [--size 4000]
+        [--seeds 0 1 2 3] [--methods occlusion fragments] [--epochs 60] [--size 2400]
 
-Each model learns one rule. `gin` is a GIN with a readout of two layers, as a linear readout of sums
-cannot tell whether two far parts are there together; `gine` is the GPS of `gps.py`, and
-`graphormer` is trained by `train_rule`. The weights are kept beside the scores, for methods that
-come later. `halogen` is the rule of which any atom suffices. For `alike`, every molecule is also
-taken with another halogen in place of one mark. Only models with a test accuracy of at least .95
-are explained, on test molecules that they answer correctly. FOLDER has `molecules/*.csv`.
-`--report` prints means over models.
+Each model learns one rule. The molecules are the same for every seed, which splits them. `gin` is a
+GIN with a readout of two layers, as a linear readout of sums cannot tell whether two far parts are
+there together; `gine` is the GPS of `gps.py`, and `graphormer` is trained by `train_rule`. The
+weights are kept beside the scores, for methods that come later. `halogen` is the rule of which any
+atom suffices. For `alike`, every molecule is also taken with another halogen in place of one mark.
+Only models with a test accuracy of at least .95 are explained, on test molecules that they answer
+correctly. `fragments` gives each atom its share of the Shapley value of its BRICS fragment, and
+`partnered` is described below. FOLDER has `molecules/*.csv`. `--report` prints means over models.
 """
 
 import argparse
 import json
 import random
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,30 +40,46 @@ from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
-from graphxai.datasets.rules import COMBINED_RULES, HALOGENS, get_rule
+from graphxai.datasets.rules import COMBINED_RULES, HALOGENS, Truth, get_rule
 from graphxai.evaluation import evaluate_truth
 from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
+from graphxai.evaluation.truth_metrics import SIGNED_METRICS
 from graphxai.explainers.base import Attribution, scored
 from graphxai.explainers.perturbation import Removal
 from graphxai.explainers.traits import Traits
 from graphxai.learning.recipes.rules import train_rule
 
-METHODS = ("lrp", "path_marginals", "shapley_sampling", "occlusion", "saliency", "gradient_input")
+METHODS = ("occlusion", "path_marginals", "lrp", "saliency", "fragments")
 GOOD = 0.95  # accuracy, below which a model is not explained
+KNOWN, TIMES = 0.99, 3  # validation accuracy, and after how many such epochs training stops
 BATCH = 64
+PEAK = {"gin": 6e-3, "gine": 3e-3}  # learning rate
 NARROW, SUM_OVER = 32, 5.0  # width, and what sums over nodes are divided by
 
 
 def exchanged(smiles: list[str]) -> Iterator[str]:
     """Yield molecules with two halogens, each also with another one in place of the first."""
     for text in smiles:
-        mol = Chem.MolFromSmiles(text) if text else None
+        mol = Chem.MolFromSmiles(text)
         marks = [] if mol is None else [a for a in mol.GetAtoms() if a.GetAtomicNum() in HALOGENS]
         if len(marks) == 2:
             yield text
             marks[0].SetAtomicNum(9 if marks[0].GetAtomicNum() == 17 else 17)
             yield Chem.MolToSmiles(mol)
+
+
+@cache
+def molecules(data: Path, rule: str, size: int, max_atoms: int) -> tuple[str, ...]:
+    """Return the molecules that a rule is learned on and tested with."""
+    smiles = local_smiles(data)
+    if rule in ("alike", "two-chlorines"):  # rules about several halogens
+        letters = ("F", "Cl", "Br", "I")
+        smiles = [text for text in smiles if sum(map(text.count, letters)) > 1]
+    if rule == "alike":
+        with rdBase.BlockLogs():
+            smiles = list(exchanged(smiles))
+    return rule_dataset(smiles, rule, size=size, max_atoms=max_atoms).smiles
 
 
 class Partnered(Removal):
@@ -127,7 +145,7 @@ def trained(kind: str, dataset: RuleDataset, seed: int, epochs: int, weights: Pa
         module = EdgeGps(AtomEncoder(WIDTH), BondEncoder(WIDTH), 1, kind)
     if not weights.exists():
         weights.parent.mkdir(parents=True, exist_ok=True)
-        save_file(fitted(module, dataset, epochs), weights)
+        save_file(fitted(module, dataset, epochs, PEAK[kind]), weights)
     module.load_state_dict(load_file(weights))
     return gx.wrap(
         module.eval(),
@@ -139,7 +157,7 @@ def trained(kind: str, dataset: RuleDataset, seed: int, epochs: int, weights: Pa
     )
 
 
-def fitted(module: nn.Module, dataset: RuleDataset, epochs: int) -> dict[str, torch.Tensor]:
+def fitted(module: nn.Module, dataset: RuleDataset, epochs: int, peak: float) -> dict[str, Tensor]:
     """Return a network's weights after the epoch with the smallest loss on the validation part."""
     graphs = []
     for text, label in zip(dataset.smiles, dataset.labels.tolist(), strict=True):
@@ -150,8 +168,8 @@ def fitted(module: nn.Module, dataset: RuleDataset, epochs: int) -> dict[str, to
     )
     optimizer = torch.optim.AdamW(module.parameters(), weight_decay=0.01)
     steps = epochs * -(-len(train) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
-    best, kept = float("inf"), module.state_dict()
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps)
+    best, kept, times = float("inf"), module.state_dict(), 0
     for _ in range(epochs):
         module.train()
         for rows in torch.randperm(len(train)).split(BATCH):
@@ -166,24 +184,22 @@ def fitted(module: nn.Module, dataset: RuleDataset, epochs: int) -> dict[str, to
             loss = float(F.binary_cross_entropy_with_logits(outputs, batch.y))
         if loss < best:
             best, kept = loss, {k: v.clone() for k, v in module.state_dict().items()}
+        times = times + 1 if ((outputs > 0) == (batch.y > 0)).float().mean() >= KNOWN else 0
+        if times == TIMES:
+            break
     return kept
 
 
 def measured(kind: str, rule: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     """Return the accuracy of a model, and the mean scores by case, method and metric."""
     task = get_rule(rule)
-    smiles = local_smiles(given.data)
-    if rule == "alike":
-        with rdBase.BlockLogs():
-            smiles = list(exchanged(smiles))
-    dataset = rule_dataset(smiles, task, size=given.size, seed=seed, max_atoms=given.max_atoms)
+    smiles = molecules(given.data, rule, given.size, given.max_atoms)
+    dataset = rule_dataset(smiles, task, size=given.size, seed=seed)
     if kind == "graphormer":
         folder = given.out.with_suffix("") / f"{rule}-{seed}"
         options = {"seed": seed, "resume": True, "progress": False, "accelerator": "cpu"}
-        model = gx.load(
-            train_rule(folder, task, molecules=list(dataset.smiles), size=given.size, **options)
-        )
-        dataset = rule_dataset(dataset.smiles, task, size=given.size, seed=seed)
+        options |= {"epochs": given.graphormer_epochs} if given.graphormer_epochs else {}
+        model = gx.load(train_rule(folder, task, molecules=smiles, size=given.size, **options))
     else:
         weights = given.out.with_suffix("") / f"{rule}-{kind}-{seed}.safetensors"
         model = trained(kind, dataset, seed, given.epochs, weights)
@@ -204,14 +220,33 @@ def measured(kind: str, rule: str, seed: int, given: argparse.Namespace) -> dict
         chosen = random.Random(seed).sample(rows, min(len(rows), given.limit))
         texts = [dataset.smiles[k] for k in chosen]
         truths = [dataset.truths[k].astype(np.int8) for k in chosen]
-        methods = [*given.methods, Partnered()]
+        methods = [
+            Partnered() if name == "partnered" else name
+            for name in given.methods
+            if name != "fragments"
+        ]
         frame = evaluate_truth(model, texts, truths, methods, target="yes", progress=False)
+        if "fragments" in given.methods:
+            frame = pd.concat([frame, of_fragments(model, texts, truths)])
         means = frame.groupby(["method", "metric"]).value.mean().unstack()
         result["scores"][case] = {
             method: {name: value for name, value in row.items() if np.isfinite(value)}
             for method, row in means.to_dict("index").items()
         }
     return result
+
+
+def of_fragments(model: Any, smiles: list[str], truths: list[Truth]) -> pd.DataFrame:
+    """Return rows as `evaluate_truth` for Shapley values of fragments, shared by their atoms."""
+    rows = []
+    for text, truth in zip(smiles, truths, strict=True):
+        explanation = gx.explain(model, text, "saliency", target="yes", progress=False)
+        parts = gx.fragments(explanation, method="shapley", model=model, graph=text)
+        relevance = parts.explanation.relevance
+        rows += [
+            ("fragments", name, score(relevance, truth)) for name, score in SIGNED_METRICS.items()
+        ]
+    return pd.DataFrame(rows, columns=["method", "metric", "value"])
 
 
 def report(runs: dict[str, dict[str, Any]]) -> str:
@@ -249,10 +284,11 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["gin", "gine", "graphormer"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3])
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
-    parser.add_argument("--epochs", type=int, default=25, help="of gin and gine")
-    parser.add_argument("--size", type=int, default=4000, help="molecules")
-    parser.add_argument("--max-atoms", type=int, default=40, help="of a molecule")
-    parser.add_argument("--limit", type=int, default=30, help="explained molecules of each case")
+    parser.add_argument("--epochs", type=int, default=60, help="of gin and gine")
+    parser.add_argument("--graphormer-epochs", type=int, help="by default those of train_rule")
+    parser.add_argument("--size", type=int, default=2400, help="molecules")
+    parser.add_argument("--max-atoms", type=int, default=30, help="of a molecule")
+    parser.add_argument("--limit", type=int, default=8, help="explained molecules of each case")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     given = parser.parse_args()
     runs = json.loads(given.out.read_text()) if given.out.exists() else {}

@@ -64,7 +64,7 @@ class Explanation(ExplainedGraph, Result):
             as_drawn: whether each atom shows its own relevance. By default, atoms that resonance
                 makes equivalent show their mean (see `equivalent`).
             agreed: whether nodes stay without colour if the models of an ensemble disagree on their
-                sign (see `contested`).
+                sign (see `contested`). Otherwise the picture says how many there are.
             options: options of `molecule_svg` (such as `atom_numbers=True`, which writes the
                 numbers of the atoms in the molecule given), `superpixel_svg`, `graph_svg` and
                 `tokens_svg` (such as the `words` of a sentence). For patches of an image there are
@@ -72,17 +72,18 @@ class Explanation(ExplainedGraph, Result):
         """
         from graphxai import visualization as draw
 
-        relevance = self.relevance
-        if agreed:
-            if self.members is None:
-                raise ValueError("agreed=True needs an explanation by an ensemble of models.")
-            relevance = np.where(self.contested, 0.0, relevance)
+        relevance, doubt = self.relevance, ""
+        if self.members is not None:
             count = f"{self.contested.sum()} of {len(self)} {self.node_word}"
-            options.setdefault(
-                "subtitle", f"{self.caption}\nwithout colour: models disagree ({count})"
-            )
+            if agreed:
+                relevance = np.where(self.contested, 0.0, relevance)
+                doubt = f"\nwithout colour: models disagree ({count})"
+            elif self.contested.any():
+                doubt = f"\nmodels disagree on the sign of {count}"
+        elif agreed:
+            raise ValueError("agreed=True needs an explanation by an ensemble of models.")
         options.setdefault("title", self.headline)
-        options.setdefault("subtitle", self.caption)
+        options.setdefault("subtitle", self.caption + doubt)
         options.setdefault("legend", self.legend)
         options["scale"] = self.scale(scale, palette)
         molecule = self.molecule

@@ -116,11 +116,17 @@ def run_card(
     }
     pairs = {n: pairs_text(scores.get("pairs", {})) for n, scores in facts["scores"].items()}
     if sentences := [f"{name}: {text}" for name, text in pairs.items() if text]:
+        of_training = (
+            "Two training molecules make a pair if they were held out in one fold, whose model"
+            " judges it."
+            if learned.of_folds
+            else "Pairs of two training molecules are left out: the model was trained without"
+            " folds, as it has no teacher, so there is no model that saw neither."
+        )
         words["pairs"] = (
             "**Measured pairs.** Matched pairs differ in one part at one bond, and at least one"
-            " molecule of each is a test molecule. Two training molecules make a pair if they were"
-            " held out in one fold, whose model judges it. Predicted changes, and the relevance at"
-            f" the part, are compared with measured changes. {'; '.join(sentences)}."
+            f" molecule of each is a test molecule. {of_training} Predicted changes, and the"
+            f" relevance at the part, are compared with measured changes. {'; '.join(sentences)}."
         )
     fitted = [f"{name} {t:.2f}" for name, t in facts["temperature"].items() if t is not None]
     if fitted:

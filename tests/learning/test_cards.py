@@ -235,4 +235,6 @@ def test_the_call_on_the_card_of_a_table_repeats_the_weights(tmp_path: Path) -> 
     folder = gx.train_table(
         table, tmp_path / "first", split="random", teacher=False, epochs=1, seed=2, **QUIET
     )
+    card = (folder / "README.md").read_text("utf-8")
+    assert "Pairs of two training molecules are left out: the model was trained without" in card
     assert_same_weights(folder, repeated(folder, tmp_path / "again", tmp_path, table=table))

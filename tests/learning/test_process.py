@@ -78,6 +78,7 @@ def test_scores_intervals_and_card_are_written_as_for_a_network(run):
     card = (out / "model" / "README.md").read_text()
     assert "A Gaussian process, carried by 272 molecules, trained with graphxai" in card
     assert "The weights of a process contain counts of all of them." in card
+    assert "make a pair if they were held out in one fold" in card
     assert any("Gaussian process" in line for line in lines)
     assert repr(gx.load(out)).startswith("KernelProcess(assay: pIC50 (regression); pIC50: R2")
 

@@ -86,7 +86,10 @@ def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
     signs = [len({np.sign(value) for value in column}) > 1 for column in e.members.T]
     assert e.contested.tolist() == signs
     assert 0 < sum(signs) < len(e)
-    assert e.svg(agreed=True) != e.svg()
+    unsettled = f"{sum(signs)} of {len(e)} atoms"
+    assert f"without colour: models disagree ({unsettled})" in e.svg(agreed=True)
+    assert f"models disagree on the sign of {unsettled}" in e.svg()
+    assert "disagree" not in gx.explain(model.members[0], e.smiles).svg()
     assert "standard deviation over 3 models" in e.spread_note
     assert e.to_frame()["contested"].tolist() == signs
     agreed = [
