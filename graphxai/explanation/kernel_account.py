@@ -46,6 +46,14 @@ class TrainingShare(NamedTuple):
     similarity: float
     share: float
 
+    @property
+    def measured_text(self) -> str:
+        """What was measured, a number with four digits; a bound or a class stays as it is."""
+        try:
+            return f"{float(self.measured):.4g}"
+        except ValueError:
+            return self.measured
+
 
 class Structure(NamedTuple):
     """What a counted structure says: its kind, the atoms of each occurrence, and its share."""
@@ -209,7 +217,7 @@ class KernelAccount(Result):
             for each, (mol, of) in ((self.training[k], atoms[k]) for k in places):
                 about: dict[str, Any] = {
                     "scale": scale,
-                    "title": f"measured {_rounded(each.measured) or '–'}",
+                    "title": f"measured {each.measured_text or '–'}",
                     "subtitle": f"share {each.share:+.3f}, similarity {each.similarity:.2f}",
                 }
                 drawn.append(molecule_svg(mol, of, **(about | picture)))
@@ -289,14 +297,6 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         counts=np.bincount(batch.columns, counts[:, 0], COUNTS * KINDS).astype(np.float64),
         worth=(shares / similarity.clamp(min=1e-9) / either / KINDS)[:, order].numpy(),
     )
-
-
-def _rounded(measured: str) -> str:
-    """Return a number with four digits, and other text, such as a bound or a class, as it is."""
-    try:
-        return f"{float(measured):.4g}"
-    except ValueError:
-        return measured
 
 
 def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tuple[str, str]]:

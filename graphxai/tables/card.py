@@ -285,9 +285,9 @@ def account_facts(account: KernelAccount, count: int = 3) -> dict[str, Any]:
         "speaking": [
             {
                 "smiles": (of := account.training[place]).smiles,
-                "measured": minus_signs(of.measured),
+                "measured": minus_signs(of.measured_text),
                 "similarity": rounded([of.similarity], 2)[0],
-                "share": minus_signs(f"{of.share:+.3g}"),
+                "share": minus_signs(f"{of.share:+.3f}"),
                 "draw": drawing(drawn[place][0]),
                 "r": rounded(drawn[place][1]),
             }
