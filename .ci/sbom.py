@@ -23,7 +23,10 @@ UNKNOWN = {"license": {"name": "not stated by the source, see docs/about.md"}}
 LICENCES = (
     (r"pretrained/lipophilicity/.*\.csv", {"license": {"id": "CC-BY-SA-3.0"}}),
     (r"pretrained/(?:\w+-(?:clearance|efflux|ph68|binding))/.*\.csv", {"license": {"id": "MIT"}}),
-    (r"pretrained/brain-penetration/.*\.csv", {"license": {"id": "CC0-1.0"}}),
+    (
+        r"pretrained/(?:brain-penetration|aqueous-solubility)/.*\.csv",
+        {"license": {"id": "CC0-1.0"}},
+    ),
     (r"chemistry/common_fragments\.csv", {"license": {"id": "MIT"}}),
     (r"sample_digits/", {"license": {"id": "CC-BY-SA-3.0"}}),
     (r"examples/molecules\.csv", {"license": {"id": "MIT"}}),

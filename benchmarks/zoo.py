@@ -206,8 +206,6 @@ MODELS = {
         "Predicts the logarithm of the share (%) of a compound that is not bound to proteins of"
         " rat plasma: 2 is all of it.",
     ),
-    # Not bundled: on 960 compounds of new scaffolds it is level with the better forest (R2 0.698
-    # and 0.685, difference -0.011 to +0.038), and its 90 % intervals held 82 %.
     "aqueous-solubility": open_table(
         "aqsoldb.csv",
         "Solubility in water",

@@ -4,6 +4,7 @@ from typing import Literal
 
 # `python docs/name_types.py` writes these from the folders of the models.
 ModelName = Literal[
+    "aqueous-solubility",
     "bace",
     "blood-brain-barrier",
     "brain-penetration",
@@ -56,6 +57,7 @@ TargetName = Literal[
     "SR-p53",
     "active",
     "amide bonds",
+    "aqueous solubility",
     "aromatic rings",
     "blood-brain barrier",
     "brain penetration",

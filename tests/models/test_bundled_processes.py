@@ -42,7 +42,7 @@ def predicted(name, smiles):
     return prediction
 
 
-@pytest.mark.parametrize("name", [*BIOGEN, "brain-penetration"])
+@pytest.mark.parametrize("name", [*BIOGEN, "brain-penetration", "aqueous-solubility"])
 def test_a_process_explains_itself_by_atoms_and_by_training_molecules(name):
     model = loaded(name)
     assert isinstance(model, KernelProcess)
@@ -64,6 +64,8 @@ def test_a_process_explains_itself_by_atoms_and_by_training_molecules(name):
         ("human-binding", IBUPROFEN, METOPROLOL),
         ("human-binding", TERFENADINE, CAFFEINE),
         ("rat-binding", IBUPROFEN, METOPROLOL),
+        ("aqueous-solubility", TERFENADINE, CAFFEINE),
+        ("aqueous-solubility", IBUPROFEN, GLUCOSE),
     ],
 )
 def test_a_process_knows_what_any_chemist_knows(name, lower, higher):
