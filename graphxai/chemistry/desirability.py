@@ -97,9 +97,10 @@ class PropertyGoal:
         """The goal in a sentence about a single one: the class alone, or a limit with its name."""
         return self.label or str(self)
 
-    def tasks_of(self, model: Model) -> list[str]:
-        """Return the names of the model's tasks, the goal's first."""
-        return sorted((t.name for t in model.config.tasks), key=lambda n: n != self.of.task.name)
+    def tasks_of(self, model: Model) -> dict[str, str]:
+        """Return the units of the model's tasks by name, the goal's first."""
+        tasks = sorted(model.config.tasks, key=lambda task: task.name != self.of.task.name)
+        return {task.name: task.unit for task in tasks}
 
     def value(self, prediction: Prediction) -> float:
         """Return the predicted value, or the probability of the class."""

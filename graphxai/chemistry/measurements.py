@@ -151,13 +151,14 @@ class Measurements:
         smiles_column: str | None = None,
         standardise: Standardisation = "parent",
         tasks: Sequence[str] = (),
+        units: Mapping[str, str] | None = None,
     ) -> "Measurements":
         """Read the values of a table from the first of these columns that has numbers.
 
         Numbers are read as for training, see `read_labels` and `Table.measured`. They become
-        logarithms if they then are of one of the `tasks`, by default of one called as the column. A
-        warning counts rows whose SMILES or
-        value is not understood.
+        logarithms if they then are of one of the `tasks`, by default of one called as the column.
+        A column may be named with its unit in `units`. A warning counts rows whose SMILES or value
+        is not understood.
 
         Raises:
             ValueError: if no column has numbers; it is a `NoNumbersError` if a column has values.
@@ -166,7 +167,7 @@ class Measurements:
         table = open_table(path, smiles_column)
         table.structures  # noqa: B018 (raises an error that says what is missing)
         try:
-            return cls.in_table(table, columns, standardise, tasks=tasks)
+            return cls.in_table(table, columns, standardise, tasks=tasks, units=units)
         except ValueError as error:
             raise type(error)(f"{path} has no measured values: {error}") from None
 
@@ -178,12 +179,13 @@ class Measurements:
         standardise: Standardisation,
         limit: int | None = None,
         tasks: Sequence[str] = (),
+        units: Mapping[str, str] | None = None,
     ) -> "Measurements":
         """Read the values of an open table, in its first `limit` rows, as `read` does."""
         structures, errors = table.structures.name, []
         for column in columns:
             try:
-                source = table.source_of(column) or column
+                source = table.source_of(column, (units or {}).get(column, "")) or column
                 records, plain = table.measured(source, tasks or [column], limit)
                 pairs = zip((r.cells[structures] for r in records), plain.cells, strict=True)
                 return cls.of(pairs, column, standardise)
@@ -373,7 +375,8 @@ def measured_properties(
     tables, errors = {}, []
     for name, task in tasks.items():
         try:
-            tables[name] = Measurements.read(measured, [task.name], smiles_column, way)
+            units = {task.name: task.unit}
+            tables[name] = Measurements.read(measured, [*units], smiles_column, way, units=units)
         except ValueError as error:
             errors.append(error)
     if not tables:

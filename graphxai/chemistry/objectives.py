@@ -197,7 +197,8 @@ class SingleObjective(SearchObjective):
             if isinstance(measured, Mapping):
                 measured = Measurements.of(measured.items(), name, way)
             else:
-                measured = Measurements.read(measured, goal.tasks_of(models), standardise=way)
+                units = goal.tasks_of(models)
+                measured = Measurements.read(measured, [*units], standardise=way, units=units)
         explanation = explain(models, molecule, target=goal.target, progress=False)
         tables = {} if measured is None else {name: measured}
         before = {name: explanation.prediction}

@@ -302,11 +302,11 @@ def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> M
     if isinstance(measured, Measurements):
         return measured
     way = standardisation_of(panel.models[0])
-    tasks = [each.task.name for each in panel.properties]
+    units = {each.task.name: each.task.unit for each in panel.properties}
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
-    columns = [column] if column else tasks
-    return Measurements.read(measured, columns, standardise=way, tasks=tasks)
+    columns = [column] if column else [*units]
+    return Measurements.read(measured, columns, standardise=way, tasks=[*units], units=units)
 
 
 def _change(was: Prediction, then: Prediction) -> float:

@@ -163,9 +163,9 @@ def _measured(
     try:
         if goal is None:
             return measured_properties(ModelPanel.of(models), table, files.smiles_column) or None
-        names, way = goal.tasks_of(model), standardisation_of(model)
-        columns = [files.measured_column] if files.measured_column else names
-        values = Measurements.read(table, columns, files.smiles_column, way, names)
+        units, way = goal.tasks_of(model), standardisation_of(model)
+        columns = [files.measured_column] if files.measured_column else [*units]
+        values = Measurements.read(table, columns, files.smiles_column, way, [*units], units)
     except ValueError as error:
         if files.measured is not None or files.measured_column is not None:
             raise

@@ -30,6 +30,7 @@ from graphxai.contract.checkpoint_files import (
 )
 from graphxai.contract.inputs import Input, InputError, prepare_each
 from graphxai.contract.intervals import Conformal
+from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
 from graphxai.datasets.fingerprints import structure_occurrences
 from graphxai.datasets.graph import Graph
@@ -105,7 +106,7 @@ class SummedModel(ShownModel, nn.Module):
     @property
     def default_method(self) -> str:
         """The method that explains the base if none is named; for a process it is the same."""
-        return getattr(self.base, "default_method", None) or "lrp"
+        return getattr(self.base, "default_method", None) or DEFAULT_METHOD
 
     @property
     def explained_inputs(self) -> Sequence[str]:

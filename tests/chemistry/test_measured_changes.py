@@ -172,3 +172,12 @@ def test_hydrogen_on_an_aromatic_ring_is_named_as_such():
     options = {"n": 5, "predictions": 20, "steps": 1, "sources": ["measured"]}
     suggestions = gx.counterfactuals("solubility", "c1ccccc1CCOC", "< -2", measured=pair, **options)
     assert {each.change for each in suggestions} == {"aromatic H to fluoro"}
+
+
+def test_a_column_that_names_its_unit_is_read_with_that_unit_alone(tmp_path):
+    path = tmp_path / "clearance.csv"
+    path.write_text("smiles,clearance (mL/min)\nCCO,1.5\nCCN,2.5\nCCC,3.5\n")
+    read = Measurements.read(path, ["clearance"], units={"clearance": "mL/min"})
+    assert (read.name, read.values) == ("clearance", {"CCO": 1.5, "CCN": 2.5, "CCC": 3.5})
+    with pytest.raises(ValueError, match="clearance"):
+        Measurements.read(path, ["clearance"], units={"clearance": "mL/h"})

@@ -104,27 +104,31 @@ def measured_in(
         goal: a single goal of the only model, which is compared with its own task's column or, if
             there is none, with that of another task.
     """
-    tasks = {p.name: [p.task.name] for p in panel.properties if not p.task.classes}
+    tasks = {p.name: {p.task.name: p.task.unit} for p in panel.properties if not p.task.classes}
     if goal is not None:
         tasks = {goal.of.name: goal.tasks_of(panel.models[0])}
     way = standardisation_of(panel.models[0])
-    tables = {n: _measurements(key, column, (*columns,), way) for n, columns in tasks.items()}
+    tables = {n: _measurements(key, column, (*units.items(),), way) for n, units in tasks.items()}
     return {name: table for name, table in tables.items() if table is not None}
 
 
 @lru_cache(maxsize=16)  # finding the matched pairs takes seconds
 def _measurements(
-    key: str, column: str, tasks: tuple[str, ...], standardise: Standardisation
+    key: str, column: str, tasks: tuple[tuple[str, str], ...], standardise: Standardisation
 ) -> Measurements | None:
-    """Read what was measured from the first task that names a column, or return None."""
+    """Read what was measured from the first task, with its unit, that names a column, or None."""
     with opened_file(key, column) as table, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the page shows the note
         if table is None:
             return None
-        sources = {name: table.source_of(name) for name in tasks}
-        columns = [n for n in tasks if sources[n] not in (None, table.structures.name)]
+        sources = {name: table.source_of(name, unit) for name, unit in tasks}
+        columns = [
+            n for n, source in sources.items() if source not in (None, table.structures.name)
+        ]
         try:
-            known = columns and Measurements.in_table(table, columns, standardise, LARGEST_TABLE)
+            known = columns and Measurements.in_table(
+                table, columns, standardise, LARGEST_TABLE, units=dict(tasks)
+            )
         except NoNumbersError as error:
             return Measurements(columns[0], {}, str(error))
         except ValueError:
