@@ -113,22 +113,22 @@ def encoded(value: Any, graph: Any) -> Input:
 
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
-    mol = graph.get("mol") or graph.get("read") or read_again(graph.smiles)
+    mol = graph.get("read") or read_again(graph.get("mol") or graph.smiles)
     occurrences = structure_occurrences(mol)
     names = ("count_columns", "count_sizes", "count_atoms")
     counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, occurrences), strict=True)))
     return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
 
 
-def read_again(smiles: str) -> Any:
-    """Return the molecule of a SMILES that has been read before."""
+def read_again(molecule: Any) -> Any:
+    """Return the canonical form of a SMILES or RDKit molecule that has been read before."""
     from graphxai.datasets.molecule_reading import read_molecules
     from graphxai.datasets.molecules import MAX_ATOMS
 
-    (read,) = read_molecules([smiles], MAX_ATOMS)
+    (read,) = read_molecules([molecule], MAX_ATOMS, canonical=True)
     if isinstance(read, Exception):
         raise read
-    return read.mol
+    return read.form
 
 
 def collate(graphs: Sequence[Data | Graph], pad_to: int | None = None) -> ProcessBatch:

@@ -128,10 +128,9 @@ class SummedModel(ShownModel, nn.Module):
             except InputError as error:
                 yield error
 
-    def encoded(self, graphs: Sequence[Any]) -> list[Any]:
-        """Return the graphs of molecules as both models read them."""
-        read = [inputs.read_again(graph.smiles) for graph in graphs]
-        return [self.prepare(mol).graph for mol in read]
+    def encoded(self, graph: Any) -> list[Any]:
+        """Return the graphs of a molecule as both models read it, one for each pass."""
+        return [each.graph for each in self.prepare(graph.smiles).passes]
 
     def collate(self, graphs: Sequence[Any], pad_to: int | None = None) -> SumBatch:
         """Collate encoded molecules for both models."""
@@ -186,15 +185,19 @@ def mean_of(base: Any, process: KernelProcess) -> SummedModel:
     return SummedModel(base, KernelProcess(process.config, process.carried, *half).eval(), 0.5)
 
 
-def with_counts(item: Input) -> Input:
+def with_counts(item: Input, mol: Any = None) -> Input:
     """Return an encoded molecule with the counts of its structures, on the atoms it has.
+
+    Args:
+        item: the molecule.
+        mol: the form in which its structures are counted, by default the one that it was read in.
 
     Raises:
         InputError: the input is no molecule, or has nodes beside its atoms.
     """
     if item.smiles is None and item.molecule is None:
         raise InputError("it is no molecule, which a process on structures needs.")
-    mol = inputs.read_again(item.smiles or "") if item.molecule is None else item.molecule
+    mol = mol or item.read or inputs.read_again(item.molecule or item.smiles)
     if mol.GetNumAtoms() != item.num_nodes:
         raise InputError("its nodes are not the atoms of its molecule, whose structures count.")
     names = ("count_columns", "count_sizes", "count_atoms")
@@ -207,7 +210,7 @@ def with_counts(item: Input) -> Input:
         Graph(x=x, edge_index=x.new_zeros(2, 0), **dict(zip(names, occurrences, strict=True))),
     )
     mirrored = None if item.mirrored is None else with_counts(item.mirrored)
-    isomers = tuple(map(with_counts, item.isomers))
+    isomers = tuple(with_counts(each, mol) for each in item.isomers)
     return replace(item, graph=graph, mirrored=mirrored, isomers=isomers)
 
 
