@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from graphxai.contract.intervals import LEVEL, require_level
 from graphxai.runtime.options import as_in, option
 from graphxai.runtime.reading import readable_file
 
@@ -100,35 +101,37 @@ def require_sense(
     kind: str,
     models: Sequence[str | None] = (),
     methods: Sequence[str] = (),
-    columns: tuple[str | None, str | None] = (None, None),
+    columns: Sequence[str | None] = (None,),
+    level: float = LEVEL,
 ) -> None:
-    """Raise ValueError for a misspelt name or SMILES before PyTorch is imported, which takes long.
+    """Raise ValueError for what was mistyped before PyTorch is imported, which takes long.
 
     What only a loaded model can tell is left to it, such as what a user's Python file defines.
 
     Args:
         kind: see `kind_of`.
         models, methods: their names, where None stands for the default.
-        columns: the columns with the structures and the names of a table, where they are named.
+        columns: the column with the structures of a table, and further ones, where they are named.
+        level: how often intervals are to hold.
     """
     from graphxai.models.graphormer import locate
     from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
+    require_level(level)
     named = [name for name in models if name is not None]
-    if any(is_chemprop_path(name) or ".py:" in name for name in named):
-        return
-    for name in named:
+    is_known = not any(is_chemprop_path(name) or ".py:" in name for name in named)
+    for name in named if is_known else ():
         locate(name)
-    for name in methods:
+    for name in methods if is_known else ():
         require_method(name)
     if kind == "table":
         from graphxai.datasets.tables.table import open_table
 
         table = open_table(source, columns[0])
         table.structures  # noqa: B018 (raises an error that says what is missing)
-        if columns[1] is not None:
-            table.column(columns[1])
-    elif kind == "smiles":
+        for name in filter(None, columns[1:]):
+            table.column(table.source_of(name) or name)
+    elif kind == "smiles" and is_known:
         from rdkit import rdBase
 
         from graphxai.datasets.featurising import MAX_ATOMS
@@ -198,12 +201,8 @@ def model_line(context: typer.Context, *models: "Model") -> str:
     return f"model: {names}{is_default}"
 
 
-def check_level(context: typer.Context, model: "Model", level: float) -> None:
-    """Say on standard error if a level was given, but the model has no intervals.
-
-    Raises ValueError unless the level lies between 0 and 1.
-    """
-    from graphxai.contract.intervals import require_level
+def check_level(context: typer.Context, model: "Model") -> None:
+    """Say on standard error if a level was given, but the model has no intervals."""
     from graphxai.explanation.compute.models import tasks_with_range
 
     if was_given(context, "level") and not tasks_with_range(model):
@@ -212,7 +211,6 @@ def check_level(context: typer.Context, model: "Model", level: float) -> None:
             " molecules held out in training, which are not stored with it (`graphxai train` stores"
             " them)"
         )
-    require_level(level)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.runtime.ogb import is_ogb_name
 from graphxai.runtime.options import as_in, option
 
-from .arguments import ALWAYS, SharedOptions, naming_data_option, share_imports
+from .arguments import ALWAYS, SharedOptions, naming_data_option, require_sense, share_imports
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
 from .terminal import echo, echo_left_out, print_table, tell, typed_command
@@ -182,6 +182,8 @@ def benchmark(
     refuse_inapplicable(context, kind)
     if options.training is not None and options.refit is None:
         raise typer.BadParameter("--training is for --refit.")
+    named = _listed(options.methods, METHODS)
+    require_sense("", "", options.model or (), () if named == "all" else named)
     if kind == "rules":
         _benchmark_rules(table, options)
         return

@@ -138,7 +138,8 @@ def explain(
     methods = [name.strip() for names in chosen for name in names.split(",")]
     drawing = replace(drawing, limit=_limit(computing.scale))
     columns = (settings.smiles_column, settings.name_column)
-    require_sense(source, kind, [options.model], methods if options.method else (), columns)
+    named = methods if options.method else ()
+    require_sense(source, kind, [options.model], named, columns, settings.level)
     if kind in ("table", "ray", "graphs"):
         if len(methods) > 1:
             raise typer.BadParameter("a table or folder takes one --method at a time.")
@@ -187,7 +188,7 @@ def explain(
     elif kind == "table":
         if computing.suffix is not None:
             settings = replace(settings, pictures=replace(drawing, suffix=computing.suffix))
-        check_level(context, model, settings.level)
+        check_level(context, model)
         _explain_table(model, source, methods[0], folder, settings, computing.scale == "shared")
         if options.out and on_standard_output(options.out):
             (folder / "explanations.csv").replace(options.out)
@@ -198,7 +199,7 @@ def explain(
         from .printing import print_explanation, print_glossary
 
         require_kind(model, source, kind)
-        check_level(context, model, settings.level)
+        check_level(context, model)
         explanations = [
             explain_input(
                 model, value_of(source, kind), get_explainer(name), target=settings.target

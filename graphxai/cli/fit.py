@@ -11,7 +11,7 @@ import typer
 from graphxai.runtime.options import as_in, option
 
 from .answers import answer
-from .arguments import ALWAYS, SharedOptions, kind_of, load_with_warning
+from .arguments import ALWAYS, SharedOptions, kind_of, load_with_warning, require_sense
 from .options import APPLIES_ALWAYS, refuse_inapplicable, settings_as_options
 from .terminal import echo, tell
 
@@ -91,10 +91,14 @@ def fit_explainer(
 
     `graphxai explain "CC(=O)Oc1ccccc1C(=O)O" --model runs/mine --method learned --out aspirin.svg`
     """
-    from graphxai.explainers import fit_explainer as fit
-
     kind = "training" if source is None else DIGITS if source == DIGITS else "table"
     refuse_inapplicable(context, kind)
+    is_table = kind == "table" and not Path(source or "").is_dir() and kind_of(str(source)) == kind
+    require_sense(
+        source or "", "table" if is_table else "", [options.model], (), [options.smiles_column]
+    )
+    from graphxai.explainers import fit_explainer as fit
+
     loaded = load_with_warning(options.model, options.device)
     inputs, data = _inputs(loaded, source, options.smiles_column)
     drawn = inputs
@@ -190,9 +194,10 @@ def fit_masked_atoms(
 
     `graphxai benchmark runs/mine test.csv --operators mask,resample`
     """
+    refuse_inapplicable(context, kind := "training" if source is None else "table")
+    require_sense(source or "", kind, [options.model], (), [options.smiles_column])
     from graphxai.learning.masked_atoms import fit_masked_atoms as fit
 
-    refuse_inapplicable(context, "training" if source is None else "table")
     loaded = load_with_warning(options.model)
     smiles, data = _molecules(loaded, source, options.smiles_column, "fit-masked-atoms")
     settings: dict[str, Any] = {"epochs": options.epochs, "seed": options.seed, "data": data}
@@ -239,6 +244,7 @@ def adapt(
 
     `graphxai adapt bace examples/assay.csv --out runs/own`
     """
+    require_sense(table, "table", [model], (), (options.smiles_column, options.target_column))
     from graphxai.learning.processes.adapting import adapt as adapt_model
 
     names = ("target_column", "task", "smiles_column")

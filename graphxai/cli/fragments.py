@@ -341,20 +341,22 @@ def changes(
 
     `graphxai changes examples/assay.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
     """
+    refuse_inapplicable(context, "table")
+    columns = (options.smiles_column, options.measured_column)
+    require_sense(table, "table", options.model or (), (), columns)
     from graphxai.chemistry.measurements import Measurements
     from graphxai.chemistry.table_changes import rgroup_table, table_changes
     from graphxai.explanation.compute.models import standardisation_of
     from graphxai.explanation.files import FRAMES, write_table
     from graphxai.tables.files import csv_options
 
-    refuse_inapplicable(context, "table")
     opened = show_table(table, options.smiles_column)
     require_out(options.out, table, FRAMES)
     models = load_several(options)
     tasks = [task.name for each in models for task in each.config.tasks]
-    columns = [options.measured_column] if options.measured_column else tasks
+    measured_in = [options.measured_column] if options.measured_column else tasks
     way = standardisation_of(models[0])
-    measured = Measurements.read(table, columns, options.smiles_column, way, tasks)
+    measured = Measurements.read(table, measured_in, options.smiles_column, way, tasks)
     if options.core is not None:
         frame = rgroup_table(models, options.core, measured)
         summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"

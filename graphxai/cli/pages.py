@@ -67,17 +67,17 @@ def report(
     """
     refuse_inapplicable(context, "table")
     columns = (settings.smiles_column, settings.name_column)
-    require_sense(table, "table", options.model or (), [options.method], columns)
+    require_sense(table, "table", options.model or (), [options.method], columns, settings.level)
+    require_out(options.out, table, (".html", ".htm"))
     from graphxai.runtime.writing import exclusive_lock
     from graphxai.tables.report import report as write_report
 
     show_table(table, settings.smiles_column)
-    require_out(options.out, table, (".html", ".htm"))
     share_imports()
     with exclusive_lock(options.out):
         models = load_several(options)
         for each in models:
-            check_level(context, each, settings.level)
+            check_level(context, each)
         loaded = models if len(models) > 1 else models[0]
         path = write_report(loaded, table, options.out, options.method, settings=settings)
     tell(model_line(context, *models))
@@ -126,10 +126,11 @@ def app(options: AppOptions) -> None:
 
     `graphxai app --port 8765 --behind-proxy https://hub.example/user/ann/proxy/8765/`
     """
-    from graphxai.tables.app.server import serve
-
     if options.behind_proxy is not None and not options.port:
         raise typer.BadParameter("--behind-proxy: name the port that the proxy asks, by --port.")
+    require_sense("", "", options.model or ())
+    from graphxai.tables.app.server import serve
+
     with suppress(KeyboardInterrupt):
         names: Sequence[Any] = options.model or ["bace"]
         if options.as_drawn or options.molecule_features:

@@ -98,11 +98,11 @@ def predict(
 
         require_out(out, source, FRAMES)
     columns = (settings.smiles_column, settings.name_column)
-    require_sense(source, kind, options.model or (), (), columns)
+    require_sense(source, kind, options.model or (), (), columns, settings.level)
     models = load_several(options, "mnist-superpixels" if kind == "image" else "bace")
     for each in models:
         require_kind(each, source, kind)
-        check_level(context, each, settings.level)
+        check_level(context, each)
     answer(models=[model.origin.name for model in models])
     first, several = models[0], len(models) > 1 or bool(goal)
     used = model_line(context, *models)

@@ -17,7 +17,7 @@ from graphxai.runtime.options import option
 from graphxai.runtime.progress import progress_bar
 
 from .answers import answer
-from .arguments import naming_data_option, show_table
+from .arguments import naming_data_option, require_sense, show_table
 from .options import APPLIES_ALWAYS, applies_to, refuse_inapplicable, settings_as_options
 from .terminal import print_table, tell, typed_command
 
@@ -73,6 +73,11 @@ class TableReading:
     def way(self) -> Standardisation:
         """How molecules are brought to one form."""
         return AS_DRAWN if self.as_drawn else self.standardise
+
+    @property
+    def named_columns(self) -> list[str]:
+        """The columns to learn, without patterns."""
+        return [n for n in self.target_column or () if n != "all" and not set(n) & set("*?[")]
 
     def read(self, path: Path, settings: TableSettings) -> "CleanTable":
         """Read and check the columns that are named, with kinds and units as typed."""
@@ -193,6 +198,9 @@ def train(
     refuse_inapplicable(context, "ogb" if is_official else "table")
     if not reading.target_column and not is_official:
         raise typer.BadParameter("name the column to learn: --target-column NAME.")
+    if not is_official:
+        wanted = [reading.smiles_column, *reading.named_columns, settings.split_column]
+        require_sense(path, "table", columns=[*wanted, settings.time_column])
     from graphxai.learning.fit import require_hardware
 
     require_hardware(settings)

@@ -38,6 +38,18 @@ MISTAKES = {
     "counterfactuals CCO --towards active --model bacee": "Did you mean 'bace'?",
     "predict C1CC": "ring 1 is opened but never closed",
     "explain CC(=O": "1 ')' missing",
+    "predict CCO --level 3": "the level is a share between 0 and 1",
+    "report table.csv --out page.xyz": "use one of .html, .htm",
+    "train table.csv --target-column pIC5O --out runs": "pIC5O",
+    "adapt bacee table.csv --out runs": "Did you mean 'bace'?",
+    "adapt bace table.csv --target-column pIC5O --out runs": "pIC5O",
+    "changes table.csv --measured-column pIC5O": "pIC5O",
+    "changes table.csv --model bacee": "Did you mean 'bace'?",
+    "fit-explainer --model bacee": "Did you mean 'bace'?",
+    "fit-masked-atoms missing.csv": "no such file",
+    "benchmark bace --methods lrpp": "Did you mean 'lrp'?",
+    "benchmark bace --model bacee": "Did you mean 'bace'?",
+    "app --model bacee": "Did you mean 'bace'?",
 }
 
 
