@@ -18,15 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.checkpoint_files import (
-    CARD,
     CONFIG,
     SUM,
     CheckpointError,
-    name_of,
     read_config,
-    read_conformal,
-    save_conformal,
+    save_description,
     weights_digest,
+    with_origin,
 )
 from graphxai.contract.inputs import Input, InputError, prepare_each
 from graphxai.contract.intervals import Conformal
@@ -34,7 +32,7 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
 from graphxai.datasets.fingerprints import structure_occurrences
 from graphxai.datasets.graph import Graph
-from graphxai.runtime.writing import folder_at, json_text, write_whole
+from graphxai.runtime.writing import folder_at
 
 from . import inputs
 from .checkpoint import load_process, save_process
@@ -229,11 +227,10 @@ def save_sum(
     folder = folder_at(folder)
     save_process(model.process, folder / "process", card="# The process of a sum\n")
     of_base = {"path": base, "sha256": weights_hash(model.base)}
-    content = {"format": SUM, "base": of_base, "factor": model.factor, "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json_text(content))
-    write_whole(folder / CARD, card or "# A model and a Gaussian process\n")
-    save_conformal(model.conformal, folder, _digest(of_base["sha256"], folder, model.factor))
-    return folder
+    content = {"format": SUM, "base": of_base, "factor": model.factor}
+    digest = _digest(of_base["sha256"], folder, model.factor)
+    card = card or "# A model and a Gaussian process\n"
+    return save_description(model, folder, digest, content, metadata, card)
 
 
 def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
@@ -267,12 +264,7 @@ def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
         model = SummedModel(base, load_process(folder / "process"), factor)
     except ValueError as error:
         raise CheckpointError(f"{place}: {error}") from error
-    digest, metadata = _digest(of_base["sha256"], folder, factor), content.get("metadata")
-    model.conformal = read_conformal(model.config, folder, digest)
-    model.origin = Origin(
-        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
-    )
-    return model.eval()
+    return with_origin(model, folder, content, _digest(of_base["sha256"], folder, factor))
 
 
 def _digest(of_base: str, folder: Path, factor: float) -> str:
