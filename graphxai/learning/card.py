@@ -61,6 +61,7 @@ training mean, or the class frequencies. Minus: this model minus the other; if t
 PREDICTORS = {
     "graphormer": "this model",
     "teacher": "its teacher",
+    "process": "process",
     "forest": "forest, ECFP4",
     "descriptor_forest": "forest, + descriptors",
     "gin": "GIN, same budget",
@@ -345,8 +346,12 @@ def leading(target_scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
-    """Return a table of many targets: the means first, then the leading score of each target."""
-    shown = [name for name in PREDICTORS if any(name in s["scores"] for s in scores.values())]
+    """Return a table of many targets: the means first, then the leading score of each target.
+
+    The teacher, of which the process is a part, has no column, so that a terminal shows the others.
+    """
+    names = [name for name in PREDICTORS if name != "teacher"]
+    shown = [name for name in names if any(name in s["scores"] for s in scores.values())]
     rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
     for metric, count, values in mean_scores(scores):
         cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
