@@ -52,10 +52,12 @@ class Explanation(ExplainedGraph, Result):
         scale: "Scale | float | None" = None,
         palette: str = "red-blue",
         as_drawn: bool = False,
-        agreed: bool = False,
         **options: Any,
     ) -> str:
         """Return the picture as SVG text.
+
+        Nodes on whose sign the models of an ensemble disagree are pale (see `contested`), and the
+        caption says so.
 
         Args:
             scale: the relevance that is shown in full colour, or a scale that several explanations
@@ -63,8 +65,6 @@ class Explanation(ExplainedGraph, Result):
             palette: one of `visualization.PALETTES`.
             as_drawn: whether each atom shows its own relevance. By default, atoms that resonance
                 makes equivalent show their mean (see `equivalent`).
-            agreed: whether nodes stay without colour if the models of an ensemble disagree on their
-                sign (see `contested`). Otherwise the picture says how many there are.
             options: options of `molecule_svg` (such as `atom_numbers=True`, which writes the
                 numbers of the atoms in the molecule given), `superpixel_svg`, `graph_svg` and
                 `tokens_svg` (such as the `words` of a sentence). For patches of an image there are
@@ -72,18 +72,11 @@ class Explanation(ExplainedGraph, Result):
         """
         from graphxai import visualization as draw
 
-        relevance, doubt = self.relevance, ""
-        if self.members is not None:
-            count = f"{self.contested.sum()} of {len(self)} {self.node_word}"
-            if agreed:
-                relevance = np.where(self.contested, 0.0, relevance)
-                doubt = f"\nwithout colour: models disagree ({count})"
-            elif self.contested.any():
-                doubt = f"\nmodels disagree on the sign of {count}"
-        elif agreed:
-            raise ValueError("agreed=True needs an explanation by an ensemble of models.")
+        relevance = self.relevance
         options.setdefault("title", self.headline)
-        options.setdefault("subtitle", self.caption + doubt)
+        options.setdefault("subtitle", self.caption)
+        if self.contested.any():
+            options.setdefault("pale", self.contested)
         options.setdefault("legend", self.legend)
         options["scale"] = self.scale(scale, palette)
         molecule = self.molecule

@@ -266,7 +266,7 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
     """Return what a full card adds: other methods, all signs of trust, and why it is full."""
     return {
         "others": {
-            method: {"r": rounded(other.relevance), "output": rounded([other.output])[0]}
+            method: view_facts(other) | {"output": rounded([other.output])[0]}
             for method, other in others.items()
         },
         "trust": trust_facts(trust),
@@ -297,9 +297,16 @@ def account_facts(account: KernelAccount, count: int = 3) -> dict[str, Any]:
 
 
 def view_facts(explanation: Explanation) -> dict[str, Any]:
-    """Return what the picture of an explained molecule shows: the relevance of atoms and bonds."""
-    facts = {"r": rounded(explanation.relevance), "equivalent": explanation.equivalent}
-    return facts if explanation.bonds is None else facts | {"bonds": rounded(explanation.bonds)}
+    """Return what the picture of an explained molecule shows: the relevance of atoms and bonds.
+
+    Atoms on whose sign the models of an ensemble disagree are `pale`.
+    """
+    facts: dict[str, Any] = {"r": rounded(explanation.relevance)}
+    if explanation.contested.any():
+        facts["pale"] = explanation.contested.nonzero()[0].tolist()
+    if explanation.bonds is not None:
+        facts["bonds"] = rounded(explanation.bonds)
+    return facts | {"equivalent": explanation.equivalent}
 
 
 def trust_facts(trust: Trust) -> dict[str, Any]:
