@@ -118,10 +118,9 @@ def _listed(acid: "Mol", removed: int = 0) -> str | None:
 def _mirrored(smiles: str) -> str:
     from rdkit import Chem
 
-    mol = Chem.MolFromSmiles(smiles)
-    for atom in mol.GetAtoms():
-        atom.InvertChirality()
-    return str(Chem.MolToSmiles(mol))
+    from graphxai.datasets.isomers import mirror_image
+
+    return str(Chem.MolToSmiles(mirror_image(Chem.MolFromSmiles(smiles))))
 
 
 @cache

@@ -32,6 +32,7 @@ from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
 from graphxai.datasets.fingerprints import structure_occurrences
 from graphxai.datasets.graph import Graph
+from graphxai.datasets.isomers import mirror_image
 from graphxai.runtime.writing import folder_at
 
 from . import inputs
@@ -189,6 +190,7 @@ def with_counts(item: Input, mol: Any = None) -> Input:
     Args:
         item: the molecule.
         mol: the form in which its structures are counted, by default the one that it was read in.
+            That of a mirror image is its own, and that of all isomers of a racemate the same.
 
     Raises:
         InputError: the input is no molecule, or has nodes beside its atoms.
@@ -196,6 +198,8 @@ def with_counts(item: Input, mol: Any = None) -> Input:
     if item.smiles is None and item.molecule is None:
         raise InputError("it is no molecule, which a process on structures needs.")
     mol = mol or item.read or inputs.read_again(item.molecule or item.smiles)
+    if item.molecule is not None and mol.GetNumAtoms() != item.num_nodes:
+        mol = item.molecule  # which has hydrogens that are nodes of another model
     if mol.GetNumAtoms() != item.num_nodes:
         raise InputError("its nodes are not the atoms of its molecule, whose structures count.")
     names = ("count_columns", "count_sizes", "count_atoms")
@@ -207,7 +211,9 @@ def with_counts(item: Input, mol: Any = None) -> Input:
         COUNTED,
         Graph(x=x, edge_index=x.new_zeros(2, 0), **dict(zip(names, occurrences, strict=True))),
     )
-    mirrored = None if item.mirrored is None else with_counts(item.mirrored)
+    mirrored = None
+    if item.mirrored is not None:
+        mirrored = with_counts(item.mirrored, mirror_image(mol))
     isomers = tuple(with_counts(each, mol) for each in item.isomers)
     return replace(item, graph=graph, mirrored=mirrored, isomers=isomers)
 
