@@ -83,6 +83,10 @@ def test_a_qualified_value_is_not_a_number_and_is_reported():
     odd = read_labels("y", ["0", "1", "1", "0", "inconclusive"])
     assert odd.classes == ("0", "1")
     assert odd.unusable == (4,)
+    half = read_labels(
+        "y", ["0", "1", "1", "not read", "repeat", "lost"]
+    )  # as many as there are words
+    assert (half.classes, half.unusable) == (("0", "1"), (3, 4, 5))
     assert read_labels("y", ["0", "1", "1", "unclear"], "classification").classes[2] == "unclear"
 
 
