@@ -267,7 +267,8 @@ class _KeptCalls(TorchFunctionMode):
             if kind is not None and kind.name in kinds.ADDITIONS and len(args) == 2:
                 number = args[1] if isinstance(args[0], Tensor) else args[0]
                 if isinstance(number, float | int) and not kwargs:
-                    self.numbers[node] = -number if kind.name == "sub" else number
+                    scales = kinds.operation(kind.name).scales
+                    self.numbers[node] = number * (scales(1)[1] if scales else 1)
         return out
 
 

@@ -1,7 +1,7 @@
 """Queries about how data flows through a pass: what a value is made of, and what becomes of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,7 +62,11 @@ class FlowQueries:
     def pairs(self, op: Op) -> list[tuple[int, int]]:
         """Return the two live factors of a product in both orders, or of a quotient in its own."""
         factors = self.factors(op)
-        return both_ways(factors)[: 1 if op.name == "div" else 2] if len(factors) == 2 else []
+        return (
+            both_ways(factors)[: 1 if op.name in kinds.QUOTIENTS else 2]
+            if len(factors) == 2
+            else []
+        )
 
     def live_reads(self, op: Op) -> list[int]:
         """Return the live values that an operation reads."""
@@ -78,7 +82,7 @@ class FlowQueries:
         op = self.trace.op_of(value)
         while op is not None and op.name in _MULTIPLES:
             reads = self.live_reads(op)
-            if len(reads) != 1 or (op.name == "div" and op.reads[0].value != reads[0]):
+            if len(reads) != 1 or (op.name in kinds.QUOTIENTS and op.reads[0].value != reads[0]):
                 break
             value, op = reads[0], self.trace.op_of(reads[0])
         return self._first_equal[value]
@@ -147,9 +151,9 @@ class FlowQueries:
     def is_joined_with_ones(self, value: int) -> bool:
         """Whether rows have a further channel of ones, or of another number."""
         for op in self.makers(value, kinds.SAME):
-            if op.name == "constant_pad_nd" and self.trace.pads_with(op):
+            if op.name in kinds.PADS and self.trace.pads_with(op):
                 return True
-            if op.name == "cat" and any(
+            if op.name in kinds.CONCATENATES and any(
                 not self.live[ref.value] and self.trace.is_uniform(ref.value) for ref in op.reads
             ):
                 return True
@@ -164,13 +168,13 @@ class FlowQueries:
         op, index = self.trace.op_of(value), _KEEPDIM
         while op is not None and op.name in _BROADCASTS:
             if op.name in kinds.INDEXES:
-                by = op.args[2] if op.name == "index_select" else op.args[1]
+                by = index_of(op)
                 by = by[0] if isinstance(by, list | tuple) and len(by) == 1 else by
                 if type(by) is not Ref:
                     return None
                 index = self.trace.origin(by.value, kinds.WHOLE)
             op = self.trace.op_of(op.reads[0].value)
-        groups = None if op is None else self.group(op, kinds.LARGEST | {"scatter_reduce"})
+        groups = None if op is None else self.group(op, kinds.LARGEST)
         return groups if groups is not None and groups[1] == index else None
 
     def group(self, op: Op, names: Set[str]) -> tuple[object, int] | None:
@@ -254,9 +258,15 @@ def is_sum_of_sizes(op: Op) -> bool:
 
 def is_root(op: Op) -> bool:
     """Whether an operation is a square root, or a length."""
-    if op.name == "pow":
+    if op.name in kinds.POWERS:
         return any(isinstance(arg, float) and abs(arg) == 0.5 for arg in op.args[1:])
     return op.name in kinds.ROOTS
+
+
+def index_of(op: Op) -> Any:
+    """Return the index, or the list of indices, by which an operation chooses entries."""
+    place = kinds.operation(op.name).index
+    return None if place is None else op.args[place]
 
 
 def factors_of(op: Op) -> list[int]:
@@ -287,7 +297,9 @@ def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     base = op if op.name in kinds.CLAMPS else _maker(queries.trace, op.args[0], kinds.CLAMPS)
     if base is None or len({ref.value for ref in op.reads if queries.live[ref.value]}) != 1:
         return False
-    above = _maker(queries.trace, base.args[0], {"sub"}) if type(base.args[0]) is Ref else None
+    above = (
+        _maker(queries.trace, base.args[0], kinds.SUBTRACTS) if type(base.args[0]) is Ref else None
+    )
     if above is None or len(above.reads) != 2 or not queries.live[above.reads[0].value]:
         return False
     logits, threshold = (ref.value for ref in above.reads)

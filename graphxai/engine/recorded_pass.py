@@ -29,7 +29,7 @@ from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
 from graphxai.runtime.notices import warn
 
-_ZEROS, _FULL = kinds.that("zeros"), kinds.that("full")
+_ZEROS, _FULL, _MASKS = kinds.that("of_zeros"), kinds.that("of_number"), kinds.that("masks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,7 @@ def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
                     line == CONSTANTS and op.name in kept | kinds.ABOVE_ZERO | kinds.LOGARITHMS
                 )
                 numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
-                is_known |= op.name == "masked_fill" and numbers <= {0, -math.inf}
+                is_known |= op.name in _MASKS and numbers <= {0, -math.inf}
             else:
                 is_known = _is_zero(plan.trace, ref)
             if line not in expected and not is_known:

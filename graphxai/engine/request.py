@@ -260,8 +260,11 @@ class PassRequest:
         others = {**self.others, **self.leaves}
         return replace(self, call=self.call_with_leaves, others=others)
 
-    def attribute_of(self, codes: Tensor) -> str | None:
+    def attribute_of(self, codes: Tensor, operation: str) -> str | None:
         """Return the attribute that has these codes, or None if they are of the structure.
+
+        Args:
+            operation: what looks them up.
 
         Raises Opaque if no attribute has them as its entries or a column, or several have.
         """
@@ -272,7 +275,7 @@ class PassRequest:
                 alike = (torch.equal(x.flatten(), codes.flatten()) for x in (tensor, *columns))
                 names += [name] if any(alike) else []
         if len(names) != 1:
-            raise Opaque("a look-up of codes that the model computes", "embedding")
+            raise Opaque("a look-up of codes that the model computes", operation)
         return None if names[0] in STRUCTURE else names[0]
 
     def relevance_of_tokens(self, gradient: Tensor) -> Tensor:

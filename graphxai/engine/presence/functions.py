@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from graphxai.engine.attention.node_ids import NONE, EntryIds
-from graphxai.engine.attention.node_tracker import MOVES, NodeTracker
-from graphxai.engine.operations import GATHERED, LISTS
+from graphxai.engine.attention.node_tracker import NodeTracker
+from graphxai.engine.operations import GATHERED, LISTS, MOVES
 from graphxai.engine.presence.gates import Groups
 from graphxai.engine.trace import Op, Ref
 
