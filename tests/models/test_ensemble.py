@@ -103,6 +103,8 @@ def test_nodes_of_either_sign_are_contested_and_pale(model):
     assert "pale: models disagree on the sign" in gx.grid([e, e]).svg()
     assert view_facts(e)["pale"] == [k for k, doubtful in enumerate(signs) if doubtful]
     assert "pale" not in view_facts(gx.explain(model.members[0], e.smiles))
+    of_fragments = gx.fragments(e, method="shapley", model=model, graph=e.smiles).explanation
+    assert "disagree" not in of_fragments.svg()  # its scores are not those that models disagree on
     assert "disagree" not in gx.explain(model.members[0], e.smiles).svg()
     assert "standard deviation over 3 models" in e.spread_note
     assert e.to_frame()["contested"].tolist() == signs
