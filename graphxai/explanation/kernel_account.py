@@ -269,26 +269,24 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
             _of_pass(process, counts[a:b], batch.columns[a:b], chosen, bool(named))
             for a, b in pairwise(batch.bounds)
         ]
-    similarity, shares, worth = (
-        torch.stack([getattr(one, name) for one in each]) / len(each)
-        for name in ("similarity", "shares", "worth")
-    )
-    order = shares.sum(0).abs().argsort(descending=True)[: len(named)].tolist()
+    of_structures, *of_carriers = zip(*each, strict=True)
+    similarity, shares, worth = (torch.stack(values) / len(each) for values in of_carriers)
+    similarity, shares = similarity.sum(0), shares.sum(0)
+    order = shares.abs().argsort(descending=True)[: len(named)].tolist()
     total = dict[tuple[int, Any], float]()  # of each structure and the atoms that it covers
-    for graph, one in zip(graphs, each, strict=True):
+    for graph, of_pass in zip(graphs, of_structures, strict=True):
         occurrences = dict[int, list[tuple[int, ...]]]()
         covered = graph.count_atoms.split(graph.count_sizes.tolist())
         for column, atoms in zip(graph.count_columns.tolist(), covered, strict=True):
             occurrences.setdefault(column, []).append(tuple(atoms.tolist()))
-        for (column, atoms), share in zip(occurrences.items(), one.of_structures, strict=True):
-            key = column, tuple(atoms)
+        for (column, places), share in zip(occurrences.items(), of_pass, strict=True):
+            key = column, tuple(places)
             total[key] = total.get(key, 0.0) + share / len(each)
     structures = [
         Structure(STRUCTURES[column // COUNTS], atoms, share)
         for (column, atoms), share in total.items()
         if share
     ]
-    similarity, shares = similarity.sum(0), shares.sum(0)
     return KernelAccount(
         output=float(resolved(outputs)[0]),
         mean=float(resolved(process.means[None].to(outputs))[0]),
@@ -307,25 +305,9 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
     )
 
 
-class _Pass(NamedTuple):
-    """What a process says of one pass over a molecule.
-
-    Args:
-        of_structures: the share of each of its counts (P,).
-        similarity: to each carrier (m,).
-        shares: of each carrier (m,), zero if these are not known.
-        worth: by kind, what a count in common adds to the share of each carrier (5, m).
-    """
-
-    of_structures: list[float]
-    similarity: Tensor
-    shares: Tensor
-    worth: Tensor
-
-
 def _of_pass(
     process: KernelProcess, counts: Tensor, columns: Tensor, chosen: Tensor, is_known: bool
-) -> _Pass:
+) -> tuple[list[float], Tensor, Tensor, Tensor]:
     """Read what a process says of one pass over a molecule, in one output.
 
     Args:
@@ -333,7 +315,11 @@ def _of_pass(
         counts: the counts (P, 1).
         columns: their columns (P,).
         chosen: how much each output counts (C,).
-        is_known: whether the carriers are known.
+        is_known: whether the carriers are known, which have no shares otherwise.
+
+    Returns:
+        The share of each count (P,); the similarity to each carrier (m,), its share (m,), and by
+        kind what a count in common adds to that (5, m).
     """
     weights = process.weights @ chosen  # (m,)
     parts = list(process.parts(counts, columns))
@@ -348,7 +334,7 @@ def _of_pass(
     for k in chosen.nonzero()[:, 0].tolist() if is_known else ():
         shares += chosen[k] * process.by_measurement(similarity, k)
     worth = shares / similarity.clamp(min=1e-9) / either / KINDS
-    return _Pass(of_structures.tolist(), similarity, shares, worth)
+    return of_structures.tolist(), similarity, shares, worth
 
 
 def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tuple[str, str]]:

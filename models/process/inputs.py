@@ -109,15 +109,24 @@ def encoded(value: Any, graph: Any) -> Input:
         raise InputError(f"a process takes SMILES or RDKit molecules, not {type(value).__name__}.")
     if graph.get("count_columns") is not None:
         return Input(graph, graph.smiles, graph.get("mol"))
-    from graphxai.datasets.fingerprints import structure_occurrences
-
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
     mol = graph.get("read") or read_again(graph.get("mol") or graph.smiles)
-    occurrences = structure_occurrences(mol)
-    names = ("count_columns", "count_sizes", "count_atoms")
-    counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, occurrences), strict=True)))
-    return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
+    return Input(
+        counted(mol, **content),
+        graph.smiles,
+        graph.get("mol"),
+        as_given=as_given,
+        read=graph.get("read"),
+    )
+
+
+def counted(mol: Any, **content: Any) -> Graph:
+    """Return a graph with the counts of the structures of a molecule."""
+    from graphxai.datasets.fingerprints import structure_occurrences
+
+    columns, sizes, atoms = map(torch.from_numpy, structure_occurrences(mol))
+    return Graph(**content, count_columns=columns, count_sizes=sizes, count_atoms=atoms)
 
 
 def read_again(molecule: Any) -> Any:

@@ -30,8 +30,6 @@ from graphxai.contract.inputs import Input, InputError, prepare_each
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
-from graphxai.datasets.fingerprints import structure_occurrences
-from graphxai.datasets.graph import Graph
 from graphxai.datasets.isomers import mirror_image
 from graphxai.runtime.writing import folder_at
 
@@ -202,15 +200,9 @@ def with_counts(item: Input, mol: Any = None) -> Input:
         mol = item.molecule  # which has hydrogens that are nodes of another model
     if mol.GetNumAtoms() != item.num_nodes:
         raise InputError("its nodes are not the atoms of its molecule, whose structures count.")
-    names = ("count_columns", "count_sizes", "count_atoms")
-    occurrences = map(torch.from_numpy, structure_occurrences(mol))
     x = torch.zeros(item.num_nodes, 1)
     graph = copy(item.graph)
-    setattr(
-        graph,
-        COUNTED,
-        Graph(x=x, edge_index=x.new_zeros(2, 0), **dict(zip(names, occurrences, strict=True))),
-    )
+    setattr(graph, COUNTED, inputs.counted(mol, x=x, edge_index=x.new_zeros(2, 0)))
     mirrored = None
     if item.mirrored is not None:
         mirrored = with_counts(item.mirrored, mirror_image(mol))
