@@ -43,12 +43,9 @@ class Opaque(Exception):
     """
 
     def __init__(
-        self,
-        reason: str,
-        operation: str | None = None,
-        lacks_constants: bool = False,
+        self, reason: str, operation: str | None = None, lacks_constants: bool = False,
         complete: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(reason)
         self.operation, self.lacks_constants = operation, lacks_constants
         self.complete = complete

@@ -62,11 +62,8 @@ class FlowQueries:
     def pairs(self, op: Op) -> list[tuple[int, int]]:
         """Return the two live factors of a product in both orders, or of a quotient in its own."""
         factors = self.factors(op)
-        return (
-            both_ways(factors)[: 1 if op.name in kinds.QUOTIENTS else 2]
-            if len(factors) == 2
-            else []
-        )
+        orders = 1 if op.name in kinds.QUOTIENTS else 2
+        return both_ways(factors)[:orders] if len(factors) == 2 else []
 
     def live_reads(self, op: Op) -> list[int]:
         """Return the live values that an operation reads."""
@@ -75,17 +72,15 @@ class FlowQueries:
     def root(self, value: int) -> int:
         """Return the value that this one is a constant multiple of, up to its shape."""
         if value not in self._roots:
-            self._roots[value] = self._find_root(value)
+            root, op = value, self.trace.op_of(value)
+            while op is not None and op.name in _MULTIPLES:
+                reads = self.live_reads(op)
+                divides = op.name in kinds.QUOTIENTS
+                if len(reads) != 1 or (divides and op.reads[0].value != reads[0]):
+                    break
+                root, op = reads[0], self.trace.op_of(reads[0])
+            self._roots[value] = self._first_equal[root]
         return self._roots[value]
-
-    def _find_root(self, value: int) -> int:
-        op = self.trace.op_of(value)
-        while op is not None and op.name in _MULTIPLES:
-            reads = self.live_reads(op)
-            if len(reads) != 1 or (op.name in kinds.QUOTIENTS and op.reads[0].value != reads[0]):
-                break
-            value, op = reads[0], self.trace.op_of(reads[0])
-        return self._first_equal[value]
 
     def behind(self, value: int, through: Set[str]) -> set[int]:
         """Return all live values that this one is made of by operations in `through`.
@@ -136,7 +131,8 @@ class FlowQueries:
         """Return the first candidate whose entries are summed in a divisor, or None."""
         candidates = list(candidates)
         for op in self.makers(below, kinds.OF_A_SUM):
-            if op.name in kinds.SUMS | kinds.MATRIX_PRODUCTS or is_sum_of_sizes(op):
+            sums_sizes = op.name in _VECTOR_NORMS and op.args[1:2] in ((1,), (1.0,))  # `p=1`
+            if op.name in kinds.SUMS | kinds.MATRIX_PRODUCTS or sums_sizes:
                 reads = self.live_reads(op)
                 summed = {root for read in reads for root in self.roots_of(read)}
                 value = next((v for v in candidates if self.roots_of(v) & summed), None)
@@ -198,10 +194,8 @@ class FlowQueries:
         """Return the products of two signals that a value combines, by sums and by constants."""
         if value not in self._products:
             makers = self.makers(value, _OF_COMBINATIONS)
-            products = [
-                op for op in makers if op.name in kinds.PRODUCTS and len(self.factors(op)) == 2
-            ]
-            self._products[value] = products
+            products = (op for op in makers if op.name in kinds.PRODUCTS)
+            self._products[value] = [op for op in products if len(self.factors(op)) == 2]
         return self._products[value]
 
 
@@ -251,11 +245,6 @@ def both_ways(pair: list[int]) -> list[tuple[int, int]]:
     return [(pair[0], pair[1]), (pair[1], pair[0])]
 
 
-def is_sum_of_sizes(op: Op) -> bool:
-    """Whether an operation sums absolute values, as `F.normalize(p=1)` does."""
-    return op.name in _VECTOR_NORMS and op.args[1:2] in ((1,), (1.0,))
-
-
 def is_root(op: Op) -> bool:
     """Whether an operation is a square root, or a length."""
     if op.name in kinds.POWERS:
@@ -263,10 +252,14 @@ def is_root(op: Op) -> bool:
     return op.name in kinds.ROOTS
 
 
-def index_of(op: Op) -> Any:
-    """Return the index, or the list of indices, by which an operation chooses entries."""
+def index_of(op: Op, args: Sequence[Any] | None = None) -> Any:
+    """Return the index, or the indices of all axes, by which an operation chooses entries.
+
+    Args:
+        args: the arguments of the operation, by default as they are in the list.
+    """
     place = kinds.operation(op.name).index
-    return None if place is None else op.args[place]
+    return None if place is None else (args or op.args)[place]
 
 
 def factors_of(op: Op) -> list[int]:
@@ -297,9 +290,8 @@ def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     base = op if op.name in kinds.CLAMPS else _maker(queries.trace, op.args[0], kinds.CLAMPS)
     if base is None or len({ref.value for ref in op.reads if queries.live[ref.value]}) != 1:
         return False
-    above = (
-        _maker(queries.trace, base.args[0], kinds.SUBTRACTS) if type(base.args[0]) is Ref else None
-    )
+    below = base.args[0]
+    above = _maker(queries.trace, below, kinds.SUBTRACTS) if type(below) is Ref else None
     if above is None or len(above.reads) != 2 or not queries.live[above.reads[0].value]:
         return False
     logits, threshold = (ref.value for ref in above.reads)

@@ -132,10 +132,7 @@ def _added_constants(
         node: Node = None if place is None else graph.nodes[place]
         edge: Any = None if node is None else GradientEdge(node, 0)
         codes = [graph.nodes[by]._saved_indices for by in lookups]
-        named = {
-            request.attribute_of(looked_up, graph.nodes[by].name())
-            for looked_up, by in zip(codes, lookups, strict=True)
-        }
+        named = {request.attribute_of(looked_up) for looked_up in codes}
         names = [name for name in request.others if name in named]
         if kind == "log_softmax":
             constant = saved(node, "result") - saved(node, "self")

@@ -29,9 +29,10 @@ from graphxai.engine.plan import ReplayPlan, make_plan
 from graphxai.engine.replay import apply_custom_rule, built_in_rule, custom_rule
 from graphxai.engine.request import NODES, STRUCTURE, PassRequest
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.rules import BuiltInRule, Function, Node, ToInput, saved
+from graphxai.engine.rules import Function, Node, ToInput, saved
 from graphxai.engine.trace import Op, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
+from graphxai.rules.operation_rule import BoundOperation
 
 ROUNDING = 1e3  # machine epsilons
 Gradients: TypeAlias = tuple[Tensor | None, ...]
@@ -71,7 +72,9 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
             function = partial(apply_custom_rule, custom, kinds.operation(op.name))
             yield op.number, partial(_by_function, function, plan.rules, custom.operation)
         elif (rule := built_in_rule(plan, op)) is not None:
-            yield op.number, partial(_by_built_in_rule, rule, plan.rules)
+            by_function = partial(_by_function, rule.forward, plan.rules, None)
+            way_back = rule.backward and partial(_by_way_back, rule.backward)
+            yield op.number, way_back or by_function
         elif (scales := _scales(plan, op)) is not None:
             yield op.number, partial(_scaling, scales)
     for number, values in cut.items():
@@ -133,15 +136,8 @@ def _by_rule(to_input: ToInput) -> Hook:
     return hook
 
 
-def _by_built_in_rule(rule: BuiltInRule, rules: Rules, node: Node) -> Hook:
-    """Return a hook that follows a rule: by its way back, or by differentiating its way forward.
-
-    Args:
-        rules: those in force, on which the way forward may depend.
-    """
-    if rule.backward is not None:
-        return _by_rule(rule.backward(node, bound_operation(node)))
-    return _by_function(rule.forward, rules, None, node)
+def _by_way_back(backward: Callable[[Node, BoundOperation], ToInput], node: Node) -> Hook:
+    return _by_rule(backward(node, bound_operation(node)))
 
 
 def _has_input(node: Node) -> bool:
@@ -241,16 +237,12 @@ class HookedPlan:
     def fits(self, graph: AutogradGraph) -> bool:
         """Whether a graph of the same structure has the same roles."""
         for test, first, second, answer in self.plan.roles.size_comparisons:
-            if test(self._shape(graph, first), self._shape(graph, second)) != answer:
+            places = (self.results[value] for value in (first, second))
+            if test(*(shape_of((graph.nodes[p], number)) for p, number in places)) != answer:
                 return False
         if any(getattr(graph.nodes[place], f"_saved_{name}").dim() for place, name in self.numbers):
             return False
         return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
-
-    def _shape(self, graph: AutogradGraph, value: int) -> torch.Size:
-        """Return the shape of a value in another graph."""
-        place, number = self.results[value]
-        return shape_of((graph.nodes[place], number))
 
 
 def plan_for(
@@ -394,9 +386,8 @@ def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Ad
         raise Opaque(f"a constant that is computed by {op.name}", op.name)
     if not request.memory.keeps:
         raise LacksValue(f"a constant that is computed by {op.name}", op.name)
-    lookups_by_codes = codes if by_codes else ()
-    place = trace.places[op.number]
-    return Addition("computed", None, place, lookups_by_codes, _keep_rows(trace, ops))
+    by_row, place = _keep_rows(trace, ops), trace.places[op.number]
+    return Addition("computed", None, place, codes if by_codes else (), by_row)
 
 
 def _keep_rows(trace: GraphTrace, ops: list[Op]) -> bool:

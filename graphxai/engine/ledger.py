@@ -287,16 +287,13 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
         return None
     if op.name in kinds.PRODUCTS:
         factors = [value for value in factors_of(op) if value in taken]
-        if (
-            op.name in kinds.QUOTIENTS
-            and factors
-            and factors[0] != getattr(op.args[0], "value", None)
-        ):
-            what = "a quotient (div) with the input in the denominator"
+        divides = op.name in kinds.QUOTIENTS
+        if divides and factors and factors[0] != getattr(op.args[0], "value", None):
+            what = f"a quotient ({op.name}) with the input in the denominator"
             return Nonlinearity("activation", what, op)
         if len(factors) < 2:
             return None
-        kind = "quotient" if op.name in kinds.QUOTIENTS else "product"
+        kind = "quotient" if divides else "product"
         what = f"a {kind} ({op.name}) of two quantities that depend on the input"
         held = plan.roles.held.get(op.number, {})
         rules = (held[value] for value in factors if value in held)

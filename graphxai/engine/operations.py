@@ -7,7 +7,7 @@ warning where a rule would have to act on it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ class Operation:
     parts: Callable[..., Any] | None = None
 
 
-def _saved(text: str) -> Saved:
+def _saved(operation_name: str, text: str) -> Saved:
     """Read what a node saves, such as `0,2 dim:1 alpha @index:2`.
 
     The numbers are the places of differentiable arguments, 0 by default. `dim:1` is a setting and
@@ -89,19 +89,17 @@ def _saved(text: str) -> Saved:
             places = tuple(map(int, word.split(",")))
         else:
             settings[name] = int(place) if place else None
-    return Saved("", places, settings, constants)
+    return Saved(operation_name, places, settings, constants)
 
 
 def _rows(names: str, does: str = "", *saves: str | None, **fields: Any) -> list[Operation]:
     """Return the rows of operations that act alike."""
-    row = Operation("", frozenset(does.split()), **fields)
-    read = [None if text is None else _saved(text) for text in saves]
     return [
-        replace(
-            row,
-            name=name,
-            called=row.called or name,
-            saves=tuple(s and s._replace(name=name) for s in read),
+        Operation(
+            name,
+            frozenset(does.split()),
+            saves=tuple(None if text is None else _saved(name, text) for text in saves),
+            **{"called": name, **fields},
         )
         for name in names.split()
     ]
@@ -115,10 +113,6 @@ def _moves(names: str, nodes: str, does: str = "", *saves: str | None, **fields:
 def _linear(names: str, does: str = "", *saves: str | None, **fields: Any) -> list[Operation]:
     """Return rows that are linear or piecewise linear, and mostly pass relevance by gradient."""
     return _rows(names, f"linear {does}", *saves, **{"positive": None, **fields})
-
-
-def _camel(name: str) -> str:
-    return "".join(part.title() for part in name.strip("_").removesuffix("_forward").split("_"))
 
 
 _RATIO = BuiltInRule("activation", rules.ratio, rules.ratio_backward)
@@ -332,15 +326,14 @@ OPERATIONS: dict[str, Operation] = {row.name: row for row in _TABLE}
 _UNKNOWN = Operation("")
 # what the nodes of PyTorch's autograd graph compute, by their names
 NODES_OF_GRAPH: dict[str, Saved] = {
-    f"{_camel(row.name)}Backward{number}": saved
+    f"{row.name.strip('_').removesuffix('_forward').title().replace('_', '')}Backward{k}": saved
     for row in _TABLE
-    for number, saved in enumerate(row.saves)
+    for k, saved in enumerate(row.saves)
     if saved is not None
 }
-_AUTOGRADS_OWN = "torch::autograd::"
 # a write into a view hides what was written; what it loses shows in the sum or in a comparison
-NODES_OF_GRAPH[f"{_AUTOGRADS_OWN}CopySlices"] = Saved("copy", (), {}, {})
-NODES_OF_GRAPH[f"{_AUTOGRADS_OWN}CopyBackwards"] = Saved("copy", (0, 1), {}, {})
+NODES_OF_GRAPH["torch::autograd::CopySlices"] = Saved("copy", (), {}, {})
+NODES_OF_GRAPH["torch::autograd::CopyBackwards"] = Saved("copy", (0, 1), {}, {})
 
 
 def operation(name: str) -> Operation:
@@ -365,8 +358,7 @@ def moving_ids(*kinds: str) -> frozenset[str]:
 SAME, LINEAR, SUMS, ADDITIONS = that("same"), that("linear"), that("sum"), that("addition")
 SCALINGS, MATRIX_PRODUCTS = that("scaling"), that("matrix")
 PRODUCTS = SCALINGS | MATRIX_PRODUCTS
-TIMES, QUOTIENTS = that("times"), that("quotient")
-ADDS, SUBTRACTS = that("adds"), that("subtracts")
+TIMES, QUOTIENTS, ADDS, SUBTRACTS = map(that, ("times", "quotient", "adds", "subtracts"))
 PLUS_PRODUCT = that("plus")  # the first argument is added
 OF_ROWS = that("mm")  # products of matrices, or of batches of them
 KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from graphxai.engine.flow_queries import SizeComparison, factors_of
 from graphxai.engine.operations import CUTS, DETACHES, PASSES_ON, PRODUCTS, operation_kind, that
-from graphxai.engine.trace import Op, Ref, Trace, is_real, refs_in
+from graphxai.engine.trace import Op, Trace, is_real, refs_in
 from graphxai.rules.conservative import Rules
 
 _COPIES = that("copies")
@@ -268,12 +268,13 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
         if not (depends := trace.flow.depends[ref.value]):
             continue
         tensor = trace.memory.tensors[ref.slot]
+        read = trace.memory.tensors[(op.reads or op.makes)[0].slot]
         history = tensor.grad_fn.name() if op.name in DETACHES and tensor.grad_fn else ""
         if "DifferentiableGraph" in history:  # TorchScript writes this backward pass
             passes, arriving = True, _rewrite_script(trace, op)
         elif op.name in CUTS:
             passes = False
-        elif op.grad_enabled and op.name in _COPIES and _is_flagged(trace, op.reads[0]):
+        elif op.grad_enabled and op.name in _COPIES and (read.is_conj() or read.is_neg()):
             passes = True  # a copy below autograd carries out a conjugation, or a sign
         elif not graded:
             passes = is_real(tensor)
@@ -288,11 +289,6 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
             trace.flow.live[ref.value] = arriving & depends
         elif is_real(tensor) and op.name not in CUTS:  # other inputs need no gradient
             trace.flow.live[ref.value] = arriving & depends & ~1
-
-
-def _is_flagged(trace: Trace, ref: Ref) -> bool:
-    tensor = trace.memory.tensors[ref.slot]
-    return tensor.is_conj() or tensor.is_neg()
 
 
 def _live(trace: Trace, value: int) -> int:

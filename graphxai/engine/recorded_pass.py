@@ -25,7 +25,7 @@ from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plan
 from graphxai.engine.replay import Replay, acting_rules
 from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
+from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
 from graphxai.runtime.notices import warn
 
@@ -286,19 +286,12 @@ def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
     replacements: dict[int, ValueReplacement] = {}
     for op in plan.passing if codes else ():
-        added = [op.args[place : place + 1] for place in kinds.operation(op.name).adds]
-        for ref in refs_in(added):
-            name = lines.of(ref.value)
-            if (
-                name in codes
-                and not plan.signal[ref.value]
-                and is_real(trace.memory.tensors[ref.slot])
-            ):
+        for name, ref in lines.added_by(plan, op):
+            if ref is not None and name in codes:
                 if op.number in replacements:
                     raise _not_by_row(name)
-                replacements[op.number] = ValueReplacement(
-                    ref.value, _scaled_by_row(name, codes[name])
-                )
+                scaled = _scaled_by_row(name, codes[name])
+                replacements[op.number] = ValueReplacement(ref.value, scaled)
     outputs: Tensor = Replay(
         plan,
         {slots[name]: leaf for name, leaf in real.items()} | {plans.slot: request.rows.detach()},

@@ -157,9 +157,9 @@ class _RoleFinder(FlowQueries):
             return True
         if op.name in kinds.SCALINGS and self._is_normalised(op):
             return True
-        return is_sparse_softmax(self, op) or (
-            op.name in kinds.EXPONENTIALS and self._is_of_logarithms(op)
-        )
+        exponential = op.name in kinds.EXPONENTIALS  # of a `log_softmax`, or `s - logsumexp(s)`
+        before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES) if exponential else ()
+        return is_sparse_softmax(self, op) or any(by.name in kinds.LOGARITHMS for by in before)
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
@@ -170,11 +170,6 @@ class _RoleFinder(FlowQueries):
             }
             pairs = [(a, b) for a, b in pairs if b in inverse and a not in inverse]
         return any(self.are_summed_in(below, [above]) is not None for above, below in pairs)
-
-    def _is_of_logarithms(self, op: Op) -> bool:
-        """Whether an `exp` has a `log_softmax` or `s - logsumexp(s)` as its argument."""
-        before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES)
-        return any(maker.name in kinds.LOGARITHMS for maker in before)
 
     def _mark_softmax(self, weights: int) -> None:
         """Mark the exponentials in weights, and the logarithms and inverses of their sums."""

@@ -72,7 +72,8 @@ def layer_norm(
     This is the rule LN (Ali 2022, section 4).
     """
     axes = tuple(range(-len(shape), 0))
-    mean, centred = _centred(x, axes)
+    mean = x.mean(axes, keepdim=True)
+    centred = x - mean
     scale = _scale(centred, axes, eps)
     return affine(centred * scale, weight, bias), mean, scale
 
@@ -90,16 +91,9 @@ def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
 
 
 def group_norm(
-    func: Function,
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    n: int,
-    c: int,
-    hw: int,
-    groups: int,
+    func: Function, x: Tensor, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int,
     eps: float,
-) -> tuple[Tensor, None, None]:
+) -> tuple[Tensor, None, None]:  # fmt: skip
     """Apply GroupNorm to x (B, C, ...), with constant scales, as LN does (Ali 2022, section 4)."""
     y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
     return per_channel(y, weight, bias), None, None
@@ -168,17 +162,12 @@ def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     return to_input
 
 
-def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    mean = x.mean(axes, keepdim=True)
-    return mean, x - mean
-
-
 def _scale(centred: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    _, centred = _centred(x, axes)
+    centred = x - x.mean(axes, keepdim=True)
     return centred * _scale(centred, axes, eps)
 
 

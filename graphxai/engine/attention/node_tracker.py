@@ -121,10 +121,8 @@ class NodeTracker:
     ) -> list[EntryIds | None]:
         """Return the ids of the results of an operation, None where they cannot be told."""
         shape = self.trace.shape(results[0].value)
-        if (
-            op.name in kinds.CONCATENATES
-            and (of_ends := self._joined_ends(op, shape, ids_of_reads)) is not None
-        ):
+        joins = op.name in kinds.CONCATENATES
+        if joins and (of_ends := self._joined_ends(op, shape, ids_of_reads)) is not None:
             return [of_ends]
         if op.name in kinds.MOVES:
             return self._moved(op, ids_of_reads, len(results))
@@ -198,7 +196,7 @@ class NodeTracker:
         def ids_in_place_of(ref: Ref) -> Tensor:
             tensor = self.trace.memory.tensors[ref.slot]
             of_ref = ids.get(ref.value)
-            if of_ref is None and not tensor.is_floating_point():
+            if of_ref is None and not tensor.is_floating_point() and op.name not in kinds.LISTS:
                 return tensor  # it is an index
             of_ref = torch.tensor(NONE, device=tensor.device) if of_ref is None else of_ref
             wide = of_ref.expand(tensor.shape)
@@ -326,9 +324,8 @@ class NodeTracker:
             if op.name in kinds.INDEXES:
                 index = index_of(op)
                 index = index if type(index) is Ref else index[0]
-                mask = (
-                    index is not None and self.trace.memory.tensors[index.slot].dtype == torch.bool
-                )
+                tensors = self.trace.memory.tensors
+                mask = index is not None and tensors[index.slot].dtype == torch.bool
                 return None if index is None or mask else index.value
             reads = [ref.value for ref in op.reads if self.nodes.by_value.get(ref.value)]
             if len(reads) != 1 or op.name in kinds.GATHERED | kinds.REDUCE:

@@ -257,8 +257,7 @@ def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
             call.value, lambda r: (rules_of.through_linear(recorded, weight.mT, r),), x
         )
     # to add a bias and subtract it again would leave rounding where results are small
-    places = operation(call.op.name).adds
-    biases = refs_in([call.op.args[place : place + 1] for place in places])
+    biases = refs_in([call.op.args[k : k + 1] for k in operation(call.op.name).adds])
     zeros = {ref.value: torch.zeros_like(call.tensors[ref.value]) for ref in biases}
     f = replace(call, tensors=call.tensors | zeros).of(value, other)
     offset = f(torch.zeros_like(recorded), weight)

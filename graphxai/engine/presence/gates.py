@@ -44,13 +44,14 @@ class Groups:
     """Says how an operation sends entries to groups by an index along one axis.
 
     Args:
+        place: that of the entries among the arguments.
         way: "sum", "mean", "amax", "amin", "prod", or "last" of assignments.
         with_base: whether the entries of the tensor that is written to count.
     """
 
     dim: int
     index: Ref
-    source: Ref
+    place: int
     way: str = "sum"
     with_base: bool = True
 
@@ -60,16 +61,16 @@ class Groups:
         row = kinds.operation(op.name)
         if row.source is None or type(op.args[row.source]) is not Ref:
             return None
-        dim, index, source = op.args[1], index_of(op), op.args[row.source]
+        dim, index = op.args[1], index_of(op)
         if type(index) is not Ref:
             places = [k for k, of_axis in enumerate(index) if type(of_axis) is Ref]
             way = "sum" if any(arg is True for arg in op.args[3:4]) else "last"
-            return cls(places[0], index[places[0]], source, way) if len(places) == 1 else None
+            return cls(places[0], index[places[0]], row.source, way) if len(places) == 1 else None
         if row.nodes != "grouped":
-            return cls(dim, index, source, "last")
+            return cls(dim, index, row.source, "last")
         way = next((arg for arg in op.args[4:] if isinstance(arg, str)), "sum")
         flags = [op.kwargs.get("include_self"), *op.args[5:]]
-        return cls(dim, index, source, way, not any(flag is False for flag in flags))
+        return cls(dim, index, row.source, way, not any(flag is False for flag in flags))
 
 
 def by_entry(index: Tensor, dim: int) -> Tensor:
@@ -223,10 +224,11 @@ class GateFinder:
     def _into_groups(self, op: Op) -> None:
         """Gate the sum, mean or maximum of entries that an index sends to groups."""
         groups = Groups.of(op)
-        shape = () if groups is None else self.trace.shape(groups.source.value)
+        source = -1 if groups is None else op.args[groups.place].value
+        shape = () if groups is None else self.trace.shape(source)
         if groups is None or not shape:
             return
-        dim, source = groups.dim % len(shape), groups.source.value
+        dim = groups.dim % len(shape)
         of_index_ids = self._ids(groups.index.value)
         if op.name not in kinds.GATHERED and (of_index_ids is None or of_index_ids.key is None):
             return  # entries are put somewhere else, but do not pass from node to node

@@ -19,6 +19,7 @@ from torch import Tensor
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NodeIds
 from graphxai.engine.attention.node_tracker import reduced_axes
+from graphxai.engine.flow_queries import index_of
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
 from graphxai.engine.presence.gates import (
@@ -155,12 +156,8 @@ class _GatedRun:
     ) -> Any:
         op, groups = gate.op, Groups.of(gate.op)
         assert groups is not None
-        row = kinds.operation(op.name)
-        assert row.source is not None
-        assert row.index is not None
-        place, index = row.source, args[row.index]
-        index = index[groups.dim] if isinstance(index, list | tuple) else index
-        source = args[place]
+        place, index = groups.place, index_of(op, args)
+        source, index = args[place], index if isinstance(index, Tensor) else index[groups.dim]
         if groups.way != "sum":
             dim = groups.dim % source.dim()
             out = functions.of_groups(
@@ -250,9 +247,8 @@ def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
         inverts = op.name in kinds.TIMES
         pairs = [(above, below, 1), (below, above, 0)][: 1 + inverts]
         for dividend, divisor, place in pairs:
-            lower = _gated_sum(
-                trace, sums, divisor, needs=kinds.INVERSES if inverts else frozenset()
-            )
+            needs = kinds.INVERSES if inverts else frozenset[str]()
+            lower = _gated_sum(trace, sums, divisor, needs)
             if lower is None:
                 continue
             upper = _gated_sum(trace, sums, dividend)
