@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -68,6 +68,26 @@ class Nearness:
 
 
 UNKNOWN = Nearness("unknown")
+
+
+class _Parts(Mapping[str, str]):
+    """Parts by canonical SMILES, which are computed when a part is first asked for."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self._given = given
+
+    @cached_property
+    def _parts(self) -> dict[str, str]:
+        return {_canonical(smiles): part for smiles, part in self._given.items()}
+
+    def __getitem__(self, smiles: str) -> str:
+        return self._parts[smiles]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,5 +277,5 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
         return None
     held_out = path.with_name(HELD_OUT)
     rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
-    parts = {_canonical(row.cells["smiles"]): row.cells["part"] for row in rows}
+    parts = _Parts({row.cells["smiles"]: row.cells["part"] for row in rows})
     return TrainingSet(tuple(given), parts)
