@@ -13,10 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.inputs import Input, InputError, require_values
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.graph import Graph, is_data, is_from
+from graphxai.datasets.graph import Graph, is_data, is_from, recall, remember, shared_by
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+
+COUNTS = ("count_columns", "count_sizes", "count_atoms")  # what is added to a molecule's graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +116,13 @@ def encoded(value: Any, graph: Any) -> Input:
 
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
-    mol = graph.get("mol") or graph.get("read") or read_again(graph.smiles)
-    occurrences = structure_occurrences(mol)
-    names = ("count_columns", "count_sizes", "count_atoms")
-    counted = Graph(**content, **dict(zip(names, map(torch.from_numpy, occurrences), strict=True)))
+    counted = Graph(**content)
+    counted.shared = shared_by(graph)
+    if not recall(counted, "counts"):
+        mol = graph.get("mol") or graph.get("read") or read_again(graph.smiles)
+        occurrences = map(torch.from_numpy, structure_occurrences(mol))
+        vars(counted).update(zip(COUNTS, occurrences, strict=True))
+        remember(counted, "counts", COUNTS)
     return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
 
 
