@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rdkit import Chem, rdBase
+from rdkit import Chem, DataStructs, rdBase
 from rdkit.Chem import rdFingerprintGenerator
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class BitTable:
     """
 
     def __init__(self, fingerprints: Sequence[ExplicitBitVect]) -> None:
-        self._has_bit = np.zeros((BITS, len(fingerprints)), np.uint8)
-        for position, bits in enumerate(fingerprints):
-            self._has_bit[list(bits.GetOnBits()), position] = 1
+        packed = b"".join(map(DataStructs.BitVectToBinaryText, fingerprints))
+        bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+        self._has_bit = np.ascontiguousarray(bits.reshape(-1, BITS).T)  # (bits, n)
         self._num_bits = self._has_bit.sum(0, dtype=np.int64)  # (n,)
 
     def similarities(self, bits: ExplicitBitVect) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ graphs. A user who passes one in has imported PyG already.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -28,10 +29,13 @@ class Graph(SimpleNamespace):
 
     Attributes:
         read: the RDKit molecule that a SMILES was read as. Copies do not have it.
+        shared: by name, the attributes that models have added to copies that
+            `molecules.read_once` made of this graph. Other copies do not have it.
     """
 
-    __slots__ = ("read",)
+    __slots__ = ("read", "shared")
     read: Any
+    shared: dict[str, dict[str, Any]]
     x: Tensor
     edge_index: Tensor
     edge_attr: Tensor | None = None
@@ -60,6 +64,25 @@ class Graph(SimpleNamespace):
         for name, value in vars(self).items():
             data[name] = value
         return data
+
+
+def recall(graph: Graph | Data, key: str) -> bool:
+    """Add the attributes that a model has added to a copy of a graph, and return if one has."""
+    known = shared_by(graph).get(key)
+    if known is not None:
+        vars(graph).update(known)
+    return known is not None
+
+
+def remember(graph: Graph | Data, key: str, names: Iterable[str]) -> None:
+    """Let other models have the attributes that one has added, if they read the graph, too."""
+    shared_by(graph)[key] = {name: getattr(graph, name) for name in names}
+
+
+def shared_by(graph: Graph | Data) -> dict[str, dict[str, Any]]:
+    """Return `Graph.shared`, or an empty dict that is nobody else's."""
+    shared: dict[str, dict[str, Any]] = getattr(graph, "shared", {})
+    return shared if isinstance(graph, Graph) else {}
 
 
 def is_data(value: object) -> TypeGuard[Data]:

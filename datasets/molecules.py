@@ -20,7 +20,7 @@ from graphxai.runtime.workers import checked_workers
 from .as_given import AS_DRAWN, Isomers, Standardisation
 from .featurising import MAX_ATOMS as MAX_ATOMS
 from .featurising import Featurised, featurise, featurise_in_workers
-from .graph import Graph
+from .graph import Graph, shared_by
 from .labels import is_missing
 from .molecule_reading import MoleculeError as MoleculeError
 from .molecule_reading import shortened
@@ -37,6 +37,7 @@ BACE_LABELS = ("Class", "pIC50")
 _READ: ContextVar[dict[Any, Any] | None] = ContextVar("_READ", default=None)
 
 MOST_KEPT = 1024  # graphs that a block of `read_once` keeps, more than a part of a table has
+SHARED_ATOMS = 64  # of the largest molecule whose structure is kept, too, which takes 200 kB
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
 
 Refused = TypeVar("Refused")
@@ -142,20 +143,28 @@ def _read_once(
     read: dict[Any, Graph | MoleculeError], molecules: Iterable[str | Chem.Mol], reading: Any
 ) -> Iterator[Graph | MoleculeError]:
     """Yield copies of the graphs that were read, to which every model adds what it needs."""
-    given, way = list(molecules), tuple(sorted(reading.items()))
+    given, ways = list(molecules), {"isomers": "one"} | reading
+    # without groups, which "|" begins, no SMILES stands for several isomers
+    plain = ways | ({"isomers": "one"} if ways["isomers"] == "groups" else {})
+    way, plain_way = (tuple(sorted(each.items())) for each in (ways, plain))
     # only plain text says all of a molecule
     keys = [
-        (way, each) if type(each) is str else (way, id(each), k) for k, each in enumerate(given)
+        (way if "|" in each else plain_way, each) if type(each) is str else (way, id(each), k)
+        for k, each in enumerate(given)
     ]
     missing = {key: each for key, each in zip(keys, given, strict=True) if key not in read}
     made = dict(zip(missing, map(_graph, featurise(missing.values(), **reading)), strict=True))
     if len(read) < MOST_KEPT:
         read |= {key: graph for key, graph in made.items() if type(missing[key]) is str}
+        for key, graph in made.items():
+            if key in read and isinstance(graph, Graph) and len(graph.x) <= SHARED_ATOMS:
+                graph.shared = {}
     for key in keys:
         graph = made[key] if key in made else read[key]
         if isinstance(graph, Graph):
             graph, original = Graph(**vars(graph)), graph
             graph.read = original.read
+            graph.shared = shared_by(original)
         yield graph
 
 

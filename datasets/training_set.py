@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ LISTED = 5  # how many compounds a notebook shows
 FILE, HELD_OUT = "training.csv", "held_out.csv"
 # Fitted on held-out molecules with measured values, see benchmarks/results/trust.md.
 EDGE, FAR = 0.79, 0.59
+# The bits and elements of molecules that nobody changes, while these are in use.
+_DESCRIBED: WeakKeyDictionary[Mol, tuple[ExplicitBitVect, frozenset[str]]] = WeakKeyDictionary()
 Word = Literal["training compound", "near", "edge", "far", "unknown"]
 
 
@@ -68,6 +71,26 @@ class Nearness:
 
 
 UNKNOWN = Nearness("unknown")
+
+
+class _Parts(Mapping[str, str]):
+    """Parts by canonical SMILES, which are computed when a part is first asked for."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self._given = given
+
+    @cached_property
+    def _parts(self) -> dict[str, str]:
+        return {_canonical(smiles): part for smiles, part in self._given.items()}
+
+    def __getitem__(self, smiles: str) -> str:
+        return self._parts[smiles]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +138,24 @@ class TrainingSet:
         """All elements of the compounds."""
         return frozenset().union(*(elements for _, elements in self._compounds.values()))
 
-    def nearness(self, mol: Mol) -> Nearness:
+    def nearness(self, mol: Mol, *, unchanging: bool = False) -> Nearness:
         """Return how near a molecule is to the set.
 
         The fingerprint ignores stereochemistry. If several compounds are equally near and the
-        molecule itself is one of them, it is the nearest.
+        molecule itself is one of them, it is the nearest. If the molecule is `unchanging`, other
+        sets need not compute its fingerprint again.
         """
         from .canonical_form import canonical_smiles, without_labels
 
-        mol = without_labels(mol)
-        similarities = self._similarities(mol)
+        described = _DESCRIBED.get(mol) if unchanging else None
+        if described is None:
+            bare = without_labels(mol)
+            described = _described(bare)
+            if unchanging and bare is mol:
+                _DESCRIBED[mol] = described
+            mol = bare
+        bits, elements = described
+        similarities = self._bits.similarities(bits)
         first = int(similarities.argmax())
         similarity = float(similarities[first])
         if similarity == 1:
@@ -133,7 +164,7 @@ class TrainingSet:
             if any(_canonical(compound) == smiles for compound in equals):
                 return Nearness("training compound", 1.0, smiles)
         nearest = _canonical(self.written[first])
-        unseen = sorted(_elements(mol) - self.elements)
+        unseen = sorted(elements - self.elements)
         word: Word = (
             "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
         )
@@ -212,10 +243,15 @@ def _canonical(smiles: str) -> str:
 @lru_cache(maxsize=1 << 16)
 def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
     """Return the bits and elements of a compound, once for all models trained on its table."""
+    mol = _form(smiles)
+    return None if mol is None else _described(mol)
+
+
+def _described(mol: Mol) -> tuple[ExplicitBitVect, frozenset[str]]:
+    """Return the bits and elements of a molecule without labels."""
     from .fingerprints import ecfp4_bits
 
-    mol = _form(smiles)
-    return None if mol is None else (ecfp4_bits(mol), frozenset(_elements(mol)))
+    return ecfp4_bits(mol), frozenset(_elements(mol))
 
 
 def _form(smiles: str) -> Mol | None:
@@ -257,5 +293,5 @@ def _read(path: Path, modified: int) -> TrainingSet | None:
         return None
     held_out = path.with_name(HELD_OUT)
     rows = open_table(held_out, "smiles").records(["smiles", "part"]) if held_out.is_file() else ()
-    parts = {_canonical(row.cells["smiles"]): row.cells["part"] for row in rows}
+    parts = _Parts({row.cells["smiles"]: row.cells["part"] for row in rows})
     return TrainingSet(tuple(given), parts)

@@ -4,6 +4,7 @@ They do their work through `explanation.compute`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
@@ -27,6 +28,7 @@ from graphxai.contract.inputs import as_list, row_index
 from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Isomers
+from graphxai.datasets.molecules import read_once
 from graphxai.datasets.training_set import training_set_of
 from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
@@ -284,18 +286,20 @@ def predict(
             several_models=is_several(model),
         )
 
-    for member, name in zip(panel.models, panel.names, strict=True):
-        with results_kept(collect):
-            of_member = map_inputs(
-                member,
-                values,
-                partial(predictions_by_task, training=training_set_of(member)),
-                "predicting",
-                strict=is_strict(on_error, several),
-                progress=progress,
-                by=name if len(panel.models) > 1 else "",
-            )
-        of_models.append(of_member)
+    together = len(panel.models) > 1
+    with read_once() if together else nullcontext():
+        for member, name in zip(panel.models, panel.names, strict=True):
+            with results_kept(collect):
+                of_member = map_inputs(
+                    member,
+                    values,
+                    partial(predictions_by_task, training=training_set_of(member)),
+                    "predicting",
+                    strict=is_strict(on_error, several),
+                    progress=progress,
+                    by=name if together else "",
+                )
+            of_models.append(of_member)
     collected = collect(of_models.pop())
     return collected if several else collected[0]
 

@@ -105,13 +105,22 @@ class Conformal:
 
         With similarities, they are molecules about as near to the training set as `near` says.
         """
-        scores = self._sorted.get(name, ())
+        scores: Any = self._sorted.get(name, ())
         if len(self.similarity) > ALIKE:
-            apart = np.abs(np.asarray(self.similarity) - (near or 0.0))
-            alike = np.argsort(apart, kind="stable")[:ALIKE]
-            scores = np.sort(np.asarray(self.scores[name], float)[alike]).tolist()
+            similarity, of_molecules = self._arrays
+            apart = np.abs(similarity - (near or 0.0))
+            edge = np.partition(apart, ALIKE - 1)[ALIKE - 1]
+            alike = apart < edge  # and the first of those at the edge
+            alike[np.flatnonzero(apart == edge)[: ALIKE - np.count_nonzero(alike)]] = True
+            scores = np.sort(of_molecules[name][alike])
         rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # the new molecule counts as well
-        return scores[rank - 1] if rank <= len(scores) else math.inf
+        return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+
+    @cached_property
+    def _arrays(self) -> tuple[FloatArray, dict[str, FloatArray]]:
+        """The similarities and the scores, in the order of the molecules."""
+        scores = {name: np.asarray(values, float) for name, values in self.scores.items()}
+        return np.asarray(self.similarity, float), scores
 
     @cached_property
     def _sorted(self) -> dict[str, Sequence[float]]:

@@ -8,7 +8,7 @@ explained as a whole, because its results would be rounded differently if it wer
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -30,7 +30,7 @@ from graphxai.evaluation.trust.other_forms import form_notes
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
-from graphxai.explanation.compute.models import Model, last_written, load
+from graphxai.explanation.compute.models import Model, loaded_once
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import predict_prepared, read_nearness
 from graphxai.explanation.explanation import Explanation
@@ -95,7 +95,7 @@ class ExplainBatch:
 
     def check(self) -> None:
         """Raise ValueError if the model, method or target would fail on every molecule."""
-        model = loaded(self.model)
+        model = loaded_once(self.model)
         require_molecules(model)
         probe = [(0, prepare_for(model, PROBE))]
         explainer = get_explainer(self.method, model=model)
@@ -106,7 +106,7 @@ class ExplainBatch:
 
         The type `list` stands for numbers separated by spaces.
         """
-        model = loaded(self.model)
+        model = loaded_once(self.model)
         return {
             "row": int,
             **_with_name({}, str, named),
@@ -132,7 +132,7 @@ class ExplainBatch:
         `record`. A molecule that cannot be read, explained or drawn has only `row`, `smiles` and
         `reason`. If the table has names, every row has a `name`.
         """
-        model = loaded(self.model)  # which looks at the files of a name, too long for each row
+        model = loaded_once(self.model)  # which looks at the files of a name, too long for each row
         rows = self._explained(smiles, numbers, names, training_set_of(model))
         return [self._row(model, row, names is not None) for row in rows]
 
@@ -150,7 +150,7 @@ class ExplainBatch:
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names, training: Any
     ) -> list[ExplainedRow | NamedRejectedRow]:
         """Explain molecules, and tell how near they are to a training set if there is one."""
-        model = loaded(self.model)
+        model = loaded_once(self.model)
         explainer = get_explainer(self.method, model=model)
 
         def work(rows: Encoded) -> Iterator[tuple[int, Explanation]]:
@@ -234,7 +234,7 @@ class PredictBatch:
     def panel(self) -> ModelPanel:
         """The loaded models."""
         models: Any = self.model if is_several(self.model) else [self.model]
-        return ModelPanel.of([loaded(model) for model in models])
+        return ModelPanel.of(models)
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """Return the columns of a row with their types."""
@@ -341,16 +341,6 @@ def rows_of(
 
 def _without_graphs(item: Input) -> Input:
     return replace(item, graph=Graph(), mirrored=None, isomers=())
-
-
-def loaded(model: "Model | str | Path") -> Model:
-    """Return a model, after loading it once per process if it is given by name or folder."""
-    return model if not isinstance(model, str | Path) else _load(*last_written(model))
-
-
-@lru_cache(maxsize=2)
-def _load(folder: Path, written: int) -> Model:
-    return load(folder)
 
 
 def require_molecules(model: Model) -> None:

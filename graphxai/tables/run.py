@@ -38,6 +38,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import (
     Model,
     isomers_meant,
+    loaded_once,
     standardisation_of,
     versions,
 )
@@ -53,7 +54,6 @@ from .batches import (
     ExplainedRow,
     NamedRejectedRow,
     PredictBatch,
-    loaded,
     rejected_cells,
     require_molecules,
 )
@@ -167,7 +167,7 @@ def explain_rows(
     with the generator. A row that cannot be explained is rejected. An error that concerns every
     molecule is raised.
     """
-    model = loaded(model)
+    model = loaded_once(model)
     batch = ExplainBatch(model, explainer, settings.target)
     batch.check()
     training = training_set_of(model)

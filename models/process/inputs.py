@@ -13,10 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.inputs import Input, InputError, require_values
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.graph import Graph, is_data, is_from
+from graphxai.datasets.graph import Graph, is_data, is_from, recall, remember, shared_by
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
+
+
+COUNTS = ("count_columns", "count_sizes", "count_atoms")  # what is added to a molecule's graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +114,14 @@ def encoded(value: Any, graph: Any) -> Input:
         return Input(graph, graph.smiles, graph.get("mol"))
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
-    mol = graph.get("read") or read_again(graph.get("mol") or graph.smiles)
+    encoded_graph = Graph(**content)
+    encoded_graph.shared = shared_by(graph)
+    if not recall(encoded_graph, "counts"):
+        mol = graph.get("read") or read_again(graph.get("mol") or graph.smiles)
+        vars(encoded_graph).update(counts_of(mol))
+        remember(encoded_graph, "counts", COUNTS)
     return Input(
-        counted(mol, **content),
+        encoded_graph,
         graph.smiles,
         graph.get("mol"),
         as_given=as_given,
@@ -123,10 +131,14 @@ def encoded(value: Any, graph: Any) -> Input:
 
 def counted(mol: Any, **content: Any) -> Graph:
     """Return a graph with the counts of the structures of a molecule."""
+    return Graph(**content, **counts_of(mol))
+
+
+def counts_of(mol: Any) -> dict[str, Tensor]:
+    """Return the counts of the structures of a molecule, by their names on a graph."""
     from graphxai.datasets.fingerprints import structure_occurrences
 
-    columns, sizes, atoms = map(torch.from_numpy, structure_occurrences(mol))
-    return Graph(**content, count_columns=columns, count_sizes=sizes, count_atoms=atoms)
+    return dict(zip(COUNTS, map(torch.from_numpy, structure_occurrences(mol)), strict=True))
 
 
 def read_again(molecule: Any) -> Any:

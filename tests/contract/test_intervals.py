@@ -42,6 +42,18 @@ def test_the_interval_reaches_to_the_rank_of_the_level():
     assert at(1.0).at(0.995).interval == (-math.inf, math.inf)
 
 
+def test_an_interval_follows_from_the_first_of_molecules_that_are_equally_near():
+    draws = np.random.default_rng(0)
+    similarity = draws.random(2 * ALIKE).round(1)  # many are alike
+    errors = draws.random(2 * ALIKE)
+    measured = Conformal({"": errors.tolist()}, similarity=similarity.tolist())
+    for near in (0.0, 0.25, 0.4, 0.95):
+        order = np.argsort(np.abs(similarity - near), kind="stable")[:ALIKE]
+        for level in (0.5, 0.9, 0.99):
+            half = np.sort(errors[order])[math.ceil(level * (ALIKE + 1) - 1e-9) - 1]
+            assert measured.interval(0.0, near, level) == (-half, half)
+
+
 def test_far_molecules_get_wider_intervals():
     widths = [high - low for low, high in (at(s).interval for s in (1.0, 0.5, 0.0))]
     assert widths[1] == pytest.approx(2 * widths[0])

@@ -1,11 +1,17 @@
 """A panel of models reads each molecule once, and predicts what each model predicts alone."""
 
+from collections import Counter
+
 import pytest
 
-from graphxai.datasets import molecules
+import graphxai as gx
+from graphxai.datasets import fingerprints, molecules, training_set
+from graphxai.explanation.compute import models as loading
+from graphxai.models.graphormer import StructureEncoding
 from graphxai.tables.batches import PredictBatch
 
 MODELS = ("bace", "solubility", "lipophilicity", "tox21")
+PROCESSES = ("aqueous-solubility", "hlm-clearance")
 SMILES = [
     *("CCO", "C[C@H](N)C(=O)O", "CC(=O)[O-].[Na+]", "C1CC", "[2H]OC", "CCO"),
     "CC(C)(C)NC[C@H](O)c1ccc(O)c(CO)c1",
@@ -27,21 +33,61 @@ def featurised(monkeypatch) -> list[str]:
     return given
 
 
+@pytest.fixture
+def calls(monkeypatch) -> Counter[str]:
+    """Return how often what several models could share is computed, by its name."""
+    made: Counter[str] = Counter()
+
+    def count(place, name):
+        function = getattr(place, name)
+
+        def counted(*args, **keywords):
+            made[name] += 1
+            return function(*args, **keywords)
+
+        monkeypatch.setattr(place, name, counted)
+
+    count(StructureEncoding, "_add_structure")
+    count(training_set, "_described")
+    count(fingerprints, "structure_occurrences")
+    count(loading, "load")
+    return made
+
+
 def test_each_molecule_is_read_once_for_all_models(featurised):
-    PredictBatch(MODELS)(SMILES, NUMBERS)
+    PredictBatch((*MODELS, *PROCESSES))(SMILES, NUMBERS)
     assert sorted(featurised) == sorted(set(SMILES))
 
 
-def test_models_that_read_in_different_ways_read_for_themselves(featurised):
-    import graphxai as gx
+@pytest.mark.filterwarnings("ignore")  # which tell of the SMILES that cannot be read
+def test_predict_reads_each_molecule_once_for_all_models(featurised):
+    gx.predict([*MODELS, *PROCESSES], SMILES)
+    assert sorted(featurised) == sorted(set(SMILES))
 
+
+def test_structures_and_fingerprints_are_computed_once_and_models_are_kept(calls):
+    plain = ["CCO", "C[C@H](N)C(=O)O", "CC(C)(C)NCC(O)c1ccc(O)c(CO)c1"]
+    PredictBatch((*MODELS, *PROCESSES))(plain, [0, 1, 2])  # reads the training sets
+    calls.clear()
+    PredictBatch((*MODELS, *PROCESSES))(plain, [0, 1, 2])
+    encodings = {StructureEncoding.from_config(gx.load(name).config).settings for name in MODELS}
+    calls_of_load = calls.pop("load", 0)
+    assert calls == {
+        "_add_structure": len(encodings) * len(plain),
+        "_described": len(plain),
+        "structure_occurrences": len(plain),
+    }
+    assert calls_of_load == len(MODELS)  # the test's own
+
+
+def test_models_that_read_in_different_ways_read_for_themselves(featurised):
     PredictBatch((gx.load("bace"), gx.load("solubility", as_drawn=True)))(SMILES, NUMBERS)
     assert sorted(featurised) == sorted([*set(SMILES)] * 2)
 
 
 def test_a_panel_predicts_what_each_model_predicts_alone():
-    panel = PredictBatch(MODELS)(SMILES, NUMBERS)
-    for name in MODELS:
+    panel = PredictBatch((*MODELS, *PROCESSES))(SMILES, NUMBERS)
+    for name in (*MODELS, *PROCESSES):
         for together, alone in zip(panel, PredictBatch(name)(SMILES, NUMBERS), strict=True):
             assert together["smiles"] == alone["smiles"]
             predicted = alone.keys() & together.keys() - {"note"}

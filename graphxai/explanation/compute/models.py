@@ -4,7 +4,7 @@ import platform
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -95,6 +95,18 @@ def loaded(model: "Model | str | Path") -> "Model":
     return model
 
 
+def loaded_once(model: "Model | str | Path") -> "Model":
+    """Return a model as `loaded` does, once per process if it is given by name or folder."""
+    if not isinstance(model, str | Path) or _IN_MODULE.fullmatch(str(model)):
+        return loaded(model)
+    return _load_once(*last_written(model))
+
+
+@lru_cache(maxsize=16)
+def _load_once(place: Path, written: int) -> "Model":
+    return loaded(place)
+
+
 def last_written(name_or_path: str | Path) -> tuple[Path, int]:
     """Return where a model is stored, and when a file of it was last changed, in nanoseconds."""
     if is_chemprop_path(name_or_path):
@@ -103,7 +115,7 @@ def last_written(name_or_path: str | Path) -> tuple[Path, int]:
     else:
         place = locate(name_or_path)
         files = list(place.iterdir())
-    return place, max(file.stat().st_mtime_ns for file in files)
+    return place, max((file.stat().st_mtime_ns for file in files), default=0)
 
 
 def conformal_of(model: "Model") -> Mapping[str, Conformal]:

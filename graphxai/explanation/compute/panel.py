@@ -10,7 +10,7 @@ from graphxai.contract.tasks import Task
 from graphxai.explanation.labelled import numbered
 from graphxai.explanation.prediction import Prediction
 
-from .models import Model, loaded
+from .models import Model, loaded_once
 
 ModelOrName: TypeAlias = "Model | str | Path"
 
@@ -61,7 +61,7 @@ class ModelPanel:
         given: Sequence[Any] = models if isinstance(models, list | tuple) else [models]
         if not given:
             raise ValueError("give at least one model.")
-        members = tuple(loaded(model) for model in given)
+        members = tuple(map(loaded_once, given))
         names = numbered(names or [model.origin.name for model in members])
         owners = Counter(task.name for model in members for task in model.config.tasks)
         properties = tuple(

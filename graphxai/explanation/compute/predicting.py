@@ -7,7 +7,7 @@ read.
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
@@ -297,12 +297,19 @@ def _nearness(
 
     If the form in which it was read still exists, it is not read again.
     """
-    from rdkit import Chem, rdBase
+    from rdkit import rdBase
 
     at_hand = None if read is None else read()
     with rdBase.BlockLogs():
+        if at_hand is None and isinstance(molecule, str):
+            at_hand = _read_again(molecule)
         if at_hand is not None:
-            molecule = at_hand
-        elif isinstance(molecule, str):
-            molecule = Chem.MolFromSmiles(molecule)
+            return training.nearness(at_hand, unchanging=True)
         return training.nearness(molecule)
+
+
+@lru_cache(maxsize=64)  # the nearness to the training sets of several models is read in turn
+def _read_again(smiles: str) -> "Mol":
+    from rdkit import Chem
+
+    return Chem.MolFromSmiles(smiles)

@@ -1,7 +1,7 @@
 """Make the cards of a report, by explaining each molecule here or in other processes."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, zip_longest
@@ -12,7 +12,7 @@ import numpy as np
 from graphxai.chemistry.fragments import Fragments
 from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
-from graphxai.datasets.molecules import RejectedRow
+from graphxai.datasets.molecules import RejectedRow, read_once
 from graphxai.evaluation.trust.trust import ORDER
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
@@ -145,7 +145,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
     cards: list[MoleculeCard] = []
     training = settings.training
     tasks = {task.name: task for task in settings.model.config.tasks}
-    with one_thread():
+    with one_thread(), read_once() if settings.several else nullcontext():
         prepared, rejected = _prepared(settings.model, chunk)
         how: dict[str, Any] = {"target": settings.target, "level": settings.level}
         results = explained_rows(
