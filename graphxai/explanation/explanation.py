@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai import visualization as draw
+from graphxai.visualization import Scale
 from graphxai.visualization.layout import averaged, equivalent_atoms, layout_note
 
 from . import files
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.explain import Explanation as PygExplanation
 
-    from graphxai.visualization import Scale
-
 TOP = 5  # how many of the strongest nodes a page lists
 NUMBERED = "atoms are numbered as in the molecule given"
 
@@ -33,7 +33,7 @@ class Explanation(ExplainedGraph, Result):
     It holds plain values, which `ExplainedGraph` lists, and a ledger that adds up.
     """
 
-    def scale(self, wanted: "Scale | float | None" = None, palette: str = "red-blue") -> "Scale":
+    def scale(self, wanted: Scale | float | None = None, palette: str = "red-blue") -> "Scale":
         """Return the colour scale of the picture, which starts at zero for scores without a sign.
 
         Args:
@@ -41,15 +41,13 @@ class Explanation(ExplainedGraph, Result):
                 |relevance| of this graph.
             palette: one of `visualization.PALETTES`.
         """
-        from graphxai.visualization import Scale
-
         chosen = Scale.chosen(wanted, self.relevance, palette=palette)
         return replace(chosen, one_sided=bool(self.unsigned))
 
     def svg(
         self,
         *,
-        scale: "Scale | float | None" = None,
+        scale: Scale | float | None = None,
         palette: str = "red-blue",
         as_drawn: bool = False,
         **options: Any,
@@ -70,8 +68,6 @@ class Explanation(ExplainedGraph, Result):
                 `tokens_svg` (such as the `words` of a sentence). For patches of an image there are
                 `grid=(rows, columns)` and the options of `patches_svg`, such as the `image`.
         """
-        from graphxai import visualization as draw
-
         relevance = self.relevance
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", self.caption)
@@ -267,8 +263,8 @@ class Explanation(ExplainedGraph, Result):
         Raises:
             ValueError: the graph is no molecule.
         """
-        told = {**properties, **self._properties()}
-        return files.sdf_record(self.atoms(), self.relevance, title=title, properties=told)
+        items = {**properties, **self._properties()}
+        return files.sdf_record(self.atoms(), self.relevance, title=title, properties=items)
 
     def to_cxsmiles(self) -> str:
         """Return the molecule as CXSMILES with its relevance, as `files.cxsmiles` writes it.

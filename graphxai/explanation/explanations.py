@@ -154,8 +154,8 @@ def _all_drawn(shown: list[tuple[int, Any, Explanation]]) -> bool:
 
 
 def _cells(explanation: Explanation, pictures: bool, scale: Scale | None) -> dict[str, Any]:
-    told = {name: getattr(explanation, name) for name in ("method", "target", "output")}
-    cells = table_cells(explanation.predictions) | told
+    cells = table_cells(explanation.predictions)
+    cells |= {name: getattr(explanation, name) for name in ("method", "target", "output")}
     if pictures and explanation.has_picture:
         picture = explanation.svg(scale=scale, **THUMBNAIL)
         cells["picture"] = image_html(picture, explanation.headline)
