@@ -237,7 +237,7 @@ def adapt(
 
     **Example**
 
-    `graphxai adapt bace examples/assay.csv --out runs/own`
+    `graphxai adapt mdr1-efflux examples/assay.csv --target-column efflux --out runs/own`
     """
     from graphxai.learning.processes.adapting import adapt as adapt_model
 
