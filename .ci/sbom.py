@@ -29,7 +29,7 @@ LICENCES = (
     ),
     (r"chemistry/common_fragments\.csv", {"license": {"id": "MIT"}}),
     (r"sample_digits/", {"license": {"id": "CC-BY-SA-3.0"}}),
-    (r"examples/molecules\.csv", {"license": {"id": "MIT"}}),
+    (r"examples/(?:molecules|assay)\.csv", {"license": {"id": "MIT"}}),
     (r"\.safetensors", {"license": {"id": "MIT"}}),
     (r"\.(csv|png)", UNKNOWN),
 )

@@ -23,12 +23,13 @@ from torch_geometric.nn import GINConv, GPSConv
 
 import graphxai as gx
 from graphxai.cli import demo
-from graphxai.datasets.samples import MOLECULES, digit_paths, example_files
+from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.evaluation import bootstrap
 from graphxai.tables.report import build, contents
 from graphxai.visualization.curves import curves_figure
 
 IMAGES = Path(__file__).parent / "images"
+BACE = Path(__file__).parents[1] / "tests" / "data" / "bace" / "bace.csv.xz"
 FOLDER = IMAGES / "gallery"
 COMPARED = ("path_marginals", "learned", "lrp", "gae", "gradient_input", "random")
 STRONG = 0.5  # the least interaction that is drawn
@@ -109,7 +110,8 @@ def live_report() -> Path:
 
     Only the compound of the card gets a full card, which keeps the page small. The page says so.
     """
-    table = pd.read_csv(example_files()["assay.csv"])
+    table = pd.read_csv(BACE).rename(columns={"CID": "name", "mol": "smiles"})
+    table = table[["name", "smiles", "pIC50"]].round(2)
     series = table[table.name.isin({f"BACE_{number}" for number in (485, 586, 838, 1489, 1530)})]
     place = list(series.name).index("BACE_586")
     sentence = "One compound has a full card: BACE_586. The others are pairs that were measured."

@@ -78,7 +78,7 @@ COMMANDS = {
         f"benchmark {BUNDLED} table.csv --methods lrp,occlusion --limit 8 --out out", "--resume"
     ),
     "train": Command(
-        "train table.csv --target-column pIC50 --split random --no-teacher --epochs 4 --out out",
+        "train table.csv --target-column efflux --split random --no-teacher --epochs 4 --out out",
         "--resume",
     ),
 }

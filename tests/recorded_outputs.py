@@ -41,6 +41,7 @@ CHANGING = (
 )
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 TIMED_COLUMNS = ("ms", "seconds")
+CHANGES = ["changes", "assay.csv", "--model", "mdr1-efflux", "--measured-column", "efflux"]
 
 COMMANDS: dict[str, list[list[str]]] = {
     "models": [["models"]],
@@ -72,7 +73,8 @@ COMMANDS: dict[str, list[list[str]]] = {
          "panel.csv"],
     ],
     "report": [
-        ["report", "assay.csv", "--out", "report.html", "--detailed", "3"],
+        ["report", "assay.csv", "--model", "mdr1-efflux", "--measured", "MDR1 efflux=efflux",
+         "--out", "report.html", "--detailed", "3"],
         ["report", "assay.csv", "--out", "towards.html", "--detailed", "2", "--counterfactuals",
          "2", "--towards", "active"],
         ["report", "assay.csv", "--model", "bace", "--model", "solubility", "--goal",
@@ -89,20 +91,20 @@ COMMANDS: dict[str, list[list[str]]] = {
         *[["counterfactuals", ANILIDE, "--towards", "active", "-n", "3", "--out", f"one.{kind}"]
           for kind in ("csv", "html", "sdf")],
         ["counterfactuals", "few.csv", "--towards", "inactive", "-n", "2", "--out", "table.csv"],
-        ["counterfactuals", "assay.csv", "--towards", ">9", "--measured-column", "pIC50", "-n",
-         "1", "--out", "measured.csv"],
+        ["counterfactuals", "assay.csv", "--model", "mdr1-efflux", "--towards", "<-1",
+         "--measured-column", "efflux", "-n", "1", "--out", "measured.csv"],
     ],
     "counterfactuals-of-several": [
         ["counterfactuals", "CCOc1ccccc1", "--towards", "pIC50 5 to 6, inactive", "--out",
          f"several.{kind}"] for kind in ("csv", "html", "sdf")
     ],
     "changes": [
-        ["changes", "assay.csv", "--out", "changes.csv"],
-        ["changes", "assay.csv", "--pairs", "--out", "pairs.csv"],
-        ["changes", "assay.csv", "--core", "NC(=O)c1ccccc1", "--out", "rgroups.csv"],
+        [*CHANGES, "--out", "changes.csv"],
+        [*CHANGES, "--pairs", "--out", "pairs.csv"],
+        [*CHANGES, "--core", "NC(=O)c1ccccc1", "--out", "rgroups.csv"],
     ],
     "train": [
-        ["train", "assay.csv", "--target-column", "pIC50", "--out", "trained", "--no-teacher",
+        ["train", "assay.csv", "--target-column", "efflux", "--out", "trained", "--no-teacher",
          "--epochs", "1", "--split", "random"],
         ["predict", "molecules.csv", "--model", "trained", "--out", "predicted.csv"],
         ["benchmark", "trained", "assay.csv", "--limit", "3", "--methods", "lrp,gae", "--metrics",

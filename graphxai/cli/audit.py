@@ -63,7 +63,7 @@ def audit(
 
     **Examples**
 
-    `graphxai audit examples/assay.csv --measured-column pIC50 --threshold 7`
+    `graphxai audit examples/assay.csv --model mdr1-efflux --measured-column efflux`
 
     `graphxai audit new.csv --model runs/mine --scheme scaffold --out audit.json`
 

@@ -97,7 +97,7 @@ def counterfactuals(
 
     `graphxai counterfactuals "CCOc1ccccc1" --towards active --sure --out changes.html`
 
-    `graphxai counterfactuals my.csv --towards ">6" --measured examples/assay.csv --out changes.sdf`
+    `graphxai counterfactuals my.csv --towards ">6" --measured measured.csv --out changes.sdf`
 
     `graphxai counterfactuals my.csv --towards ">6" --measured-column IC50 --out changes.csv`
 

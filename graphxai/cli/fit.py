@@ -242,7 +242,7 @@ def adapt(
 
     **Example**
 
-    `graphxai adapt bace examples/assay.csv --out runs/own`
+    `graphxai adapt mdr1-efflux examples/assay.csv --target-column efflux --out runs/own`
     """
     require_sense(table, "table", [model], (), (options.smiles_column, options.target_column))
     from graphxai.learning.processes.adapting import adapt as adapt_model

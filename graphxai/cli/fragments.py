@@ -106,7 +106,7 @@ def fragments(
 
     **Examples**
 
-    `graphxai fragments examples/assay.csv --scheme brics --out fragments.csv`
+    `graphxai fragments examples/assay.csv --model mdr1-efflux --scheme brics --out fragments.csv`
 
     `graphxai fragments "CC(=O)Oc1ccccc1C(=O)O"`
 
@@ -335,11 +335,11 @@ def changes(
 
     **Examples**
 
-    `graphxai changes examples/assay.csv --out changes.csv`
+    `graphxai changes examples/assay.csv --model mdr1-efflux --measured-column efflux`
 
-    `graphxai changes examples/assay.csv --model bace --model solubility --pairs --out pairs.csv`
+    `graphxai changes my.csv --model bace --model solubility --pairs --out pairs.csv`
 
-    `graphxai changes examples/assay.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
+    `graphxai changes my.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
     """
     refuse_inapplicable(context, "table")
     columns = (options.smiles_column, options.measured_column)

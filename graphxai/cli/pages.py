@@ -59,7 +59,7 @@ def report(
 
     `graphxai report my.csv --workers 4 --out report.html`
 
-    `graphxai report examples/assay.csv --detailed 10 --counterfactuals 3 --towards active`
+    `graphxai report my.csv --detailed 10 --counterfactuals 3 --towards active`
 
     `graphxai report my.csv --smiles-column SMILES --name-column ID --model runs/mine/model`
 

@@ -147,7 +147,7 @@ def train(
 
     **Examples**
 
-    `graphxai train examples/assay.csv --target-column pIC50 --split random --out runs/mine`
+    `graphxai train examples/assay.csv --target-column efflux --split random --out runs/mine`
 
     `graphxai train my.csv --smiles-column SMILES --target-column pIC50 --target-column toxic
     --kind pIC50=regression --split random --learning-curve --out runs/mine`

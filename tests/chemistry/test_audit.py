@@ -266,14 +266,14 @@ def test_the_command_writes_a_table_or_json_and_prints_the_groups(tmp_path, monk
     lines = table.read_text().splitlines()[:60]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     monkeypatch.chdir(tmp_path)
-    command = ["audit", "t.csv", "--measured-column", "pIC50", "--threshold", "7"]
+    command = ["audit", "t.csv", "--model", "mdr1-efflux", "--measured-column", "efflux"]
     for out in ("a.csv", "a.json"):
         monkeypatch.setattr("sys.argv", ["graphxai", *command, "--out", out, "--workers", "1"])
         with pytest.raises(SystemExit) as stop:
             main()
         assert stop.value.code == 0
     printed = capsys.readouterr().err
-    expected = gx.audit("bace", "t.csv", "pIC50", threshold=7)
+    expected = gx.audit("mdr1-efflux", "t.csv", "efflux")
     assert expected.headline in " ".join(printed.split())
     written = pd.read_csv("a.csv")
     assert tuple(written) == COLUMNS

@@ -28,8 +28,8 @@ AFFECTED = [
     "tests/cli/test_cli.py::test_the_shell_completes_models_and_methods",
     "tests/install/test_types.py::test_the_names_that_editors_complete_are_those_there_are",
     "tests/models/test_zoo.py::"
-    "test_a_model_is_small_and_comes_with_card_scores_and_training_set[potency]",
-    "tests/models/test_zoo.py::test_an_explanation_adds_up_to_the_prediction[potency]",
+    "test_a_model_is_small_and_comes_with_card_scores_and_training_set[efflux]",
+    "tests/models/test_zoo.py::test_an_explanation_adds_up_to_the_prediction[efflux]",
 ]
 
 
@@ -49,7 +49,7 @@ def changed(tmp_path_factory, blocks) -> Path:
         shutil.copy(ROOT / name, copy)
     for block in blocks:
         block.paste(copy)
-    trained = copy / "runs" / "potency" / "model"  # where the guide has put what it trained
+    trained = copy / "runs" / "efflux" / "model"  # where the guide has put what it trained
     shutil.copytree(copy / "models" / "graphormer" / "pretrained" / "solubility", trained)
     subprocess.run(shlex.split(installing()), cwd=copy, check=True)
     run(["docs/name_types.py"], copy)

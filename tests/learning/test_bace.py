@@ -12,8 +12,8 @@ import graphxai as gx
 from graphxai.datasets import molecules
 from graphxai.learning.recipes.bace import train_bace
 from graphxai.models.graphormer import load_checkpoint
+from ogb_folders import bace_rows
 
-ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
 NUM_COMPOUNDS = 50
 
 
@@ -25,11 +25,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, compounds: list[dict[str, 
     table = root / "bace" / "raw" / "bace.csv"
     table.parent.mkdir(parents=True)
     with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["mol", "Class", "pIC50"])
+        writer = csv.DictWriter(file, list(compounds[0]))
         writer.writeheader()
-        for row in compounds:
-            active = int(float(row["pIC50"]) >= 7)
-            writer.writerow({"mol": row["smiles"], "Class": active, "pIC50": row["pIC50"]})
+        writer.writerows(compounds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(molecules, "BACE_MD5", hashlib.md5(table.read_bytes()).hexdigest())
         folder = train_bace(
@@ -40,8 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, compounds: list[dict[str, 
 
 @pytest.fixture(scope="module")
 def compounds() -> list[dict[str, str]]:
-    with ASSAY.open(newline="") as file:
-        return list(csv.DictReader(file))[:NUM_COMPOUNDS]
+    return bace_rows(NUM_COMPOUNDS)
 
 
 def test_the_scores_are_those_of_the_test_compounds(
@@ -50,7 +47,7 @@ def test_the_scores_are_those_of_the_test_compounds(
     """The stored model, after its temperature, gives the scores that its card reports."""
     metadata = load_checkpoint(trained).origin.metadata
     rows = [compounds[k] for k in metadata["split"]["test"]]
-    predictions = gx.predict(trained, [row["smiles"] for row in rows], progress=False)
+    predictions = gx.predict(trained, [row["mol"] for row in rows], progress=False)
     potency = [float(row["pIC50"]) for row in rows]
     active = [each["BACE-1 inhibition"].probabilities["active"] for each in predictions]
     scores = metadata["scores"]

@@ -27,7 +27,7 @@ from graphxai.learning.recipes.mnist import mnist_config, train_mnist
 from graphxai.learning.recipes.pretraining import PRETRAINING, pretrain
 from graphxai.learning.recipes.rules import train_rule, train_rules, train_shapes
 from mnist_files import write_mnist
-from ogb_folders import write_molbace
+from ogb_folders import bace_rows, write_molbace
 
 ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
 QUIET: dict[str, Any] = {"accelerator": "cpu", "progress": False}
@@ -37,12 +37,10 @@ OF_PRETRAINING = replace(PRETRAINING, batch_size=8, **QUIET)
 
 @pytest.fixture
 def data(tmp_path: Path, mnist_digits: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with 40 compounds in place of BACE, and 100 digits in place of MNIST."""
+    """A data folder with 40 compounds of BACE, and 100 digits in place of MNIST."""
     pytest.importorskip("lightning.pytorch")
     write_mnist(tmp_path / "mnist", mnist_digits, np.arange(100, dtype=np.uint8) // 10)
-    rows = [line.split(",") for line in ASSAY.read_text("utf-8").splitlines()[:41]]
-    smiles, potency = (rows[0].index(name) for name in ("smiles", "pIC50"))
-    lines = [f"{r[smiles]},{int(float(r[potency]) >= 7)},{r[potency]}" for r in rows[1:]]
+    lines = [f"{row['mol']},{row['Class']},{row['pIC50']}" for row in bace_rows(40)]
     table = tmp_path / "bace" / "raw" / "bace.csv"
     table.parent.mkdir(parents=True)
     table.write_text("\n".join(["mol,Class,pIC50", *lines]) + "\n", "utf-8")
@@ -214,7 +212,7 @@ def test_the_command_on_the_card_of_a_table_repeats_the_weights(
 ) -> None:
     table = tmp_path / "few.csv"
     table.write_text("\n".join(ASSAY.read_text("utf-8").splitlines()[:61]) + "\n", "utf-8")
-    words = [str(table), "--target-column", "pIC50", "--no-teacher", "--split", "random"]
+    words = [str(table), "--target-column", "efflux", "--no-teacher", "--split", "random"]
     assert_typed_again(words, tmp_path, monkeypatch)
 
 
@@ -231,7 +229,7 @@ def test_the_call_on_the_card_of_a_table_repeats_the_weights(tmp_path: Path) -> 
     pytest.importorskip("lightning.pytorch")
     path = tmp_path / "few.csv"
     path.write_text("\n".join(ASSAY.read_text("utf-8").splitlines()[:61]) + "\n", "utf-8")
-    table = clean_table(path, None, ["pIC50"])
+    table = clean_table(path, None, ["efflux"])
     folder = gx.train_table(
         table, tmp_path / "first", split="random", teacher=False, epochs=1, seed=2, **QUIET
     )

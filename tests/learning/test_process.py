@@ -41,7 +41,7 @@ def run(tmp_path_factory):
         patch.setattr(forests, "TREES", 20)
         out = tmp_path_factory.mktemp("runs") / "assay"
         lines = []
-        table = clean_table(ASSAY, "smiles", ["pIC50"])
+        table = clean_table(ASSAY, "smiles", ["efflux"])
         train_table(table, out, model="process", split="random", log=lines.append)
     return out, lines
 
@@ -54,33 +54,33 @@ def rows_of(path):
 def test_the_model_is_the_process_that_its_training_rows_give(run):
     out, _ = run
     model, training = gx.load(out), rows_of(out / "model" / "training.csv")
-    y = np.array([[float(row["pIC50"])] for row in training])
+    y = np.array([[float(row["efflux"])] for row in training])
     counts = structure_counts([row["smiles"] for row in training])
     tested = rows_of(out / "test.csv")
     kernel, carriers = similarity(counts, counts), np.arange(len(y))
     test_kernel = similarity(structure_counts([row["smiles"] for row in tested]), counts)
-    predicted = [float(row["pIC50: predicted"]) for row in tested]
+    predicted = [float(row["efflux: predicted"]) for row in tested]
     by_noise = [Process.fit(kernel, carriers, y, noise).predict(test_kernel) for noise in NOISES]
     assert any(np.abs(each[:, 0] - predicted).max() < 1e-4 for each in by_noise)
     again = gx.predict(model, [row["smiles"] for row in tested])
-    assert [each["pIC50"].value for each in again] == pytest.approx(predicted, abs=1e-4)
+    assert [each["efflux"].value for each in again] == pytest.approx(predicted, abs=1e-4)
 
 
 def test_scores_intervals_and_card_are_written_as_for_a_network(run):
     out, lines = run
     scores = json.loads((out / "model" / "scores.json").read_text())
-    of_model = scores["scores"]["pIC50"]["scores"]
+    of_model = scores["scores"]["efflux"]["scores"]
     assert set(of_model) == {"graphormer", "forest", "descriptor_forest", "dummy"}
     assert of_model["graphormer"]["R2"][0] > of_model["dummy"]["R2"][0]
-    assert 0.75 <= scores["coverage"]["pIC50"]["held"] <= 1
-    low, high = gx.predict(gx.load(out), "CC(=O)Nc1ccc(O)cc1")["pIC50"].interval
+    assert 0.75 <= scores["coverage"]["efflux"]["held"] <= 1
+    low, high = gx.predict(gx.load(out), "CC(=O)Nc1ccc(O)cc1")["efflux"].interval
     assert low < high
     card = (out / "model" / "README.md").read_text()
-    assert "A Gaussian process, carried by 272 molecules, trained with graphxai" in card
+    assert "A Gaussian process, carried by 270 molecules, trained with graphxai" in card
     assert "The weights of a process contain counts of all of them." in card
     assert "make a pair if they were held out in one fold" in card
     assert any("Gaussian process" in line for line in lines)
-    assert repr(gx.load(out)).startswith("KernelProcess(assay: pIC50 (regression); pIC50: R2")
+    assert repr(gx.load(out)).startswith("KernelProcess(assay: efflux (regression); efflux: R2")
 
 
 def test_the_account_names_the_training_molecules_unless_the_list_was_changed(run, tmp_path):
@@ -111,14 +111,14 @@ def test_what_a_chemist_asks_works_without_a_gradient(run, tmp_path):
     assert len(gx.fragments(explained, method="shapley", model=model)) == len(parts)
     other = smiles.replace("ccc1F", "ccc1Cl")
     contrast = gx.contrast(model, smiles, other)
-    values = [gx.predict(model, each)["pIC50"].value for each in (smiles, other)]
+    values = [gx.predict(model, each)["efflux"].value for each in (smiles, other)]
     assert abs(contrast.account.output) == pytest.approx(abs(values[1] - values[0]), abs=1e-5)
     assert contrast.account.unexplained == pytest.approx(0, abs=1e-5)
-    changed = gx.counterfactuals(model, smiles, "pIC50 > 7.2")
+    changed = gx.counterfactuals(model, smiles, "efflux < 0")
     for each in changed:
-        assert gx.predict(model, each.smiles)["pIC50"].value > values[0]
+        assert gx.predict(model, each.smiles)["efflux"].value < values[0]
     report = gx.report(model, [smiles, "OCCc1ccccc1.Cl"], tmp_path / "report.html")
-    assert "pIC50" in Path(report).read_text(encoding="utf-8")
+    assert "efflux" in Path(report).read_text(encoding="utf-8")
     assert gx.trust(model, smiles).sentence
     assert "</svg>" in gx.compare(model, smiles).svg()
 

@@ -39,26 +39,26 @@ def table(rows, tmp_path_factory):
     """The assay with a column that says what the forest learned from."""
     path = tmp_path_factory.mktemp("forest") / "assay.csv"
     parts = ["train" if k < LEARNED else "test" for k in range(len(rows))]
-    lines = [f"{r['smiles']},{r['pIC50']},{p}" for r, p in zip(rows, parts, strict=True)]
-    path.write_text("\n".join(["smiles,pIC50,part", *lines]))
+    lines = [f"{r['smiles']},{r['efflux']},{p}" for r, p in zip(rows, parts, strict=True)]
+    path.write_text("\n".join(["smiles,efflux,part", *lines]))
     return path
 
 
 @pytest.fixture(scope="module")
 def forest(rows, features, table):
-    values = [float(row["pIC50"]) for row in rows[:LEARNED]]
+    values = [float(row["efflux"]) for row in rows[:LEARNED]]
     fitted = RandomForestRegressor(12, random_state=0).fit(features, values)
-    return gx.learned_from(gx.wrap(fitted, task="pIC50", featurize=counts), table, part="part")
+    return gx.learned_from(gx.wrap(fitted, task="efflux", featurize=counts), table, part="part")
 
 
 def test_seven_calls_on_a_forest_work(forest, tmp_path):
-    prediction = gx.predict(forest, FLUORO)["pIC50"]
+    prediction = gx.predict(forest, FLUORO)["efflux"]
     expected = forest.module.estimator.predict([counts(Chem.MolFromSmiles(FLUORO))])[0]
     assert prediction.value == pytest.approx(expected)
     explanation = gx.explain(forest, FLUORO)
     assert explanation.provenance["method"] == "occlusion"
     contrast = gx.contrast(forest, FLUORO, CHLORO)
-    assert contrast.b.prediction.value == gx.predict(forest, CHLORO)["pIC50"].value
+    assert contrast.b.prediction.value == gx.predict(forest, CHLORO)["efflux"].value
     parts = gx.fragments(explanation)
     assert len(parts) >= 3
     found = gx.counterfactuals(forest, FLUORO, f">{prediction.value:.3f}", **SEARCH)
@@ -77,38 +77,38 @@ def test_a_table_tells_the_training_set_and_the_errors(forest, rows):
     learned = Chem.MolFromSmiles(rows[0]["smiles"])
     assert gx.training_set_of(forest).part(learned) == "training"
     others = rows[LEARNED:]
-    predictions = [p["pIC50"] for p in gx.predict(forest, [row["smiles"] for row in others])]
+    predictions = [p["efflux"] for p in gx.predict(forest, [row["smiles"] for row in others])]
     inside = [
-        p.interval[0] <= float(row["pIC50"]) <= p.interval[1]
+        p.interval[0] <= float(row["efflux"]) <= p.interval[1]
         for p, row in zip(predictions, others, strict=True)
     ]
     assert 0.9 <= np.mean(inside) < 1  # nine in ten of those that the interval is made of
-    near = gx.predict(forest, rows[0]["smiles"])["pIC50"].nearness
+    near = gx.predict(forest, rows[0]["smiles"])["efflux"].nearness
     assert near.word == "training compound"
 
 
 def test_a_class_of_a_forest_gets_the_set_of_classes_that_cannot_be_excluded(
     rows, features, table, tmp_path
 ):
-    potent = [float(row["pIC50"]) > 7 for row in rows]
-    fitted = RandomForestClassifier(12, random_state=0).fit(features, potent[:LEARNED])
-    model = gx.wrap(fitted, task="potent", classes=("no", "yes"), featurize=counts)
+    carried = [float(row["efflux"]) > 0.2 for row in rows]
+    fitted = RandomForestClassifier(12, random_state=0).fit(features, carried[:LEARNED])
+    model = gx.wrap(fitted, task="carried", classes=("no", "yes"), featurize=counts)
     path = tmp_path / "classes.csv"
-    lines = [f"{r['smiles']},{'yes' if p else 'no'}" for r, p in zip(rows, potent, strict=True)]
+    lines = [f"{r['smiles']},{'yes' if p else 'no'}" for r, p in zip(rows, carried, strict=True)]
     parts = ["train" if k < LEARNED else "test" for k in range(len(rows))]
     whole = [f"{line},{part}" for line, part in zip(lines, parts, strict=True)]
-    path.write_text("\n".join(["smiles,potent,part", *whole]))
-    prediction = gx.predict(gx.learned_from(model, path, part="part"), FLUORO)["potent"]
+    path.write_text("\n".join(["smiles,carried,part", *whole]))
+    prediction = gx.predict(gx.learned_from(model, path, part="part"), FLUORO)["carried"]
     assert set(prediction.classes) <= {"no", "yes"}
     with pytest.raises(ValueError, match="no row of"):
-        gx.learned_from(model, path, part="potent")
+        gx.learned_from(model, path, part="carried")
 
 
 def test_several_properties_and_a_goal(forest):
     log_p = gx.wrap(
         lambda s: Crippen.MolLogP(Chem.MolFromSmiles(s)), kind="regression", task="logP"
     )
-    goal = "pIC50 > 9 (0 at 2), logP < 1 (0 at 9)"
+    goal = "efflux < -2 (0 at 4), logP < 1 (0 at 9)"
     changes = gx.counterfactuals([forest, log_p], FLUORO, goal, **SEARCH)
     scores = [change.score.overall for change in changes]
     assert scores == sorted(scores, reverse=True)
@@ -117,7 +117,7 @@ def test_several_properties_and_a_goal(forest):
         low, high = change.score.interval
         assert low <= change.score.overall <= high
         assert change.columns["desirability_low"] == low
-        assert {"pIC50_change_low", "pIC50_change_high"} <= change.columns.keys()
+        assert {"efflux_change_low", "efflux_change_high"} <= change.columns.keys()
 
 
 def test_a_function_of_a_smiles_is_explained_like_any_model():

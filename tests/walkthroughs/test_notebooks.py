@@ -34,7 +34,7 @@ LESS_WORK = {
         "minimum=5": "minimum=2",
         "head(8)": "head(2)",
         "detailed=1": "detailed=0",
-        '"predictions": 1000': '"predictions": 60',
+        '"predictions": 300': '"predictions": 60',
     },
     "02_train_on_your_own_table": {"epochs=6": "epochs=1", "[:320]": "[:50]"},
     "04_which_explainer": {
