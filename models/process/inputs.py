@@ -121,7 +121,7 @@ def encoded(value: Any, graph: Any) -> Input:
     )
 
 
-def counted(mol: Any, **content: Any) -> Graph:
+def counted(mol: Any, /, **content: Any) -> Graph:
     """Return a graph with the counts of the structures of a molecule."""
     from graphxai.datasets.fingerprints import structure_occurrences
 
