@@ -129,7 +129,7 @@ def encoded(value: Any, graph: Any) -> Input:
     )
 
 
-def counted(mol: Any, **content: Any) -> Graph:
+def counted(mol: Any, /, **content: Any) -> Graph:
     """Return a graph with the counts of the structures of a molecule."""
     return Graph(**content, **counts_of(mol))
 
