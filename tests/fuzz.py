@@ -42,7 +42,8 @@ def main() -> int:
             return 0
         fault = json.loads(note.read_text())
         if not fault:
-            return 1  # it did not even start
+            print(f"nothing was tried, as the search {why} before its first input")
+            return 1
         fault["why"] = fault.get("why", why)
         with (Path(__file__).parent / "data" / "hostile.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(fault) + "\n")

@@ -128,6 +128,7 @@ def test_what_one_class_leaves_undefined_is_none():
     report = measure("binary", {"model": np.full(5, 0.5), "dummy": np.full(5, 0.2)}, np.zeros(5))
     assert report["scores"]["model"]["ROC-AUC"] == [None, None, None]
     assert report["scores"]["model"]["Brier"][0] == 0.25
+    assert (report["n"], report["positives"]) == (5, 0)
     json.dumps(report, allow_nan=False)
 
 
