@@ -10,8 +10,8 @@ there together; `gine` is the GPS of `gps.py`, and `graphormer` is trained by `t
 weights are kept beside the scores, for methods that come later. `halogen` is the rule of which any
 atom suffices. For `alike`, every molecule is also taken with another halogen in place of one mark.
 Only models with a test accuracy of at least .95 are explained, on test molecules that they answer
-correctly. `fragments` gives each atom its share of the Shapley value of its BRICS fragment, and
-`partnered` is described below. FOLDER has `molecules/*.csv`. `--report` prints means over models.
+correctly. `fragments` gives each atom its share of the Shapley value of its BRICS fragment. FOLDER
+has `molecules/*.csv`. `--report` prints means over models.
 """
 
 import argparse
@@ -35,9 +35,6 @@ from torch_geometric.nn import GINEConv, global_add_pool
 
 import graphxai as gx
 from gps import WIDTH, EdgeGps, _outputs
-from graphxai.contract.batch import GraphBatch
-from graphxai.contract.model import ExplainableModel
-from graphxai.contract.target import Target
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
 from graphxai.datasets.rules import COMBINED_RULES, HALOGENS, Truth, get_rule
@@ -45,12 +42,9 @@ from graphxai.evaluation import evaluate_truth
 from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.evaluation.truth_metrics import SIGNED_METRICS
-from graphxai.explainers.base import Attribution, scored
-from graphxai.explainers.perturbation import Removal
-from graphxai.explainers.traits import Traits
 from graphxai.learning.recipes.rules import train_rule
 
-METHODS = ("occlusion", "path_marginals", "lrp", "saliency", "fragments")
+METHODS = ("occlusion", "partnered", "path_marginals", "lrp", "saliency", "fragments")
 GOOD = 0.95  # accuracy, below which a model is not explained
 KNOWN, TIMES = 0.99, 3  # validation accuracy, and after how many such epochs training stops
 BATCH = 64
@@ -80,38 +74,6 @@ def molecules(data: Path, rule: str, size: int, max_atoms: int) -> tuple[str, ..
         with rdBase.BlockLogs():
             smiles = list(exchanged(smiles))
     return rule_dataset(smiles, rule, size=size, max_atoms=max_atoms).smiles
-
-
-class Partnered(Removal):
-    """Occlusion, plus half of what a node loses once its partner is gone.
-
-    The partner is the node whose removal changes the node's own loss most, so that a part which
-    another one makes idle, or which another one can replace, is noticed as well.
-    """
-
-    name = "partnered"
-    title = "Occlusion with a partner"
-    source = "this project"
-    traits = Traits(in_output_units=True, cost="half of the nodes squared forward")
-
-    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        n = batch.mask.shape[1]
-        a, b = torch.triu_indices(n, n)  # a node with itself is one node alone
-        keep, rows = batch.mask.repeat(1 + len(a), 1, 1), torch.arange(1, 1 + len(a))
-        keep[rows, :, a] = keep[rows, :, b] = False
-        outputs = self._outputs(model, batch, keep)
-        resolved = target.resolve(model.config, outputs[0])
-        f = resolved(outputs)  # (1 + pairs, B)
-        without = f.new_zeros(len(batch), n, n)
-        without[:, a, b] = without[:, b, a] = f[1:].T
-        alone = without.diagonal(dim1=1, dim2=2)  # (B, n)
-        loss = f[0][:, None] - alone
-        loss_then = alone[:, None] - without  # of node i once j is gone, (B, n, n)
-        changed = (loss_then - loss[..., None]).abs()
-        changed.diagonal(dim1=1, dim2=2).zero_()
-        partner = changed.argmax(-1, keepdim=True)
-        scores = loss + loss_then.gather(-1, partner)[..., 0] / 2
-        return scored(F.pad(scores, (1, 0)), batch, outputs[0], resolved)
 
 
 class ReadoutGin(nn.Module):
@@ -220,11 +182,7 @@ def measured(kind: str, rule: str, seed: int, given: argparse.Namespace) -> dict
         chosen = random.Random(seed).sample(rows, min(len(rows), given.limit))
         texts = [dataset.smiles[k] for k in chosen]
         truths = [dataset.truths[k].astype(np.int8) for k in chosen]
-        methods = [
-            Partnered() if name == "partnered" else name
-            for name in given.methods
-            if name != "fragments"
-        ]
+        methods = [name for name in given.methods if name != "fragments"]
         frame = evaluate_truth(model, texts, truths, methods, target="yes", progress=False)
         if "fragments" in given.methods:
             frame = pd.concat([frame, of_fragments(model, texts, truths)])

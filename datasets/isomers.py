@@ -62,6 +62,12 @@ def isomers_in_order(
     return (isomers, of) if len(names) > 1 else ([], "")
 
 
+def mirror_image(mol: Chem.Mol) -> Chem.Mol:
+    """Return the mirror image of a molecule."""
+    with one_perception():
+        return chosen_isomer(mol, [range(mol.GetNumAtoms())], [True])
+
+
 def has_undrawn_centres(smiles: str) -> bool:
     """Return whether RDKit reads a SMILES as a molecule with such centres."""
     with rdBase.BlockLogs():

@@ -127,6 +127,7 @@ def _add_row(
         return "no label", "no target column has a label"
     try:
         options: dict[str, Any] = {"canonical": True, "standardise": standardise}
+        options["isomers"] = "groups"  # as models read a molecule by default
         graph = molecule_graph(text, max_atoms=max(max_atoms, LARGEST), **options)
     except MixtureError as error:
         return "mixture of compounds", str(error)
@@ -151,7 +152,10 @@ def _add_row(
         graph.row = number
         flat = Chem.MolToSmiles(mol, isomericSmiles=False)
         parts = canonical.count(".") + 1
-        molecule = TableMolecule(graph.to_data(), drawn, canonical, flat, parts, mol)
+        data = graph.to_data()
+        if graph.get("isomers") is not None:
+            data.isomers = tuple(isomer.to_data() for isomer in graph.isomers)
+        molecule = TableMolecule(data, drawn, canonical, flat, parts, mol)
         index[canonical] = molecule
         rows.molecules.append(molecule)
     elif drawn != molecule.drawn:

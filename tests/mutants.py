@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -192,11 +193,25 @@ def modules() -> list[str]:
 def nearest_files(module: str, most: int) -> list[str]:
     """Return the test files that are nearest to a module, or the folders named for it."""
     importing = re.compile(rf"\b{Path(module).stem} import ")
-    texts = {each: (Path("graphxai") / each).read_text(encoding="utf-8") for each in modules()}
-    importers = [each for each, text in texts.items() if importing.search(text)]
+    importers = [each for each, text in texts_of_modules().items() if importing.search(text)]
     near, far = naming([module]), naming(importers)
     near = near[:most] if module not in SUBJECTS or most < MOST_FILES else [*SUBJECTS[module]]
     return [*dict.fromkeys((*near, *far[: most // 2]))] or ["test_api.py", "cli/test_cli.py"]
+
+
+@cache
+def texts_of_modules() -> dict[str, str]:
+    """Return the text of each module, read once."""
+    return {each: (Path("graphxai") / each).read_text(encoding="utf-8") for each in modules()}
+
+
+@cache
+def words_of_tests() -> dict[Path, frozenset[str]]:
+    """Return the words of each test file, read once."""
+    return {
+        path.relative_to("tests"): frozenset(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+        for path in test_files()
+    }
 
 
 def test_files() -> list[Path]:
@@ -213,15 +228,12 @@ def naming(named: Sequence[str]) -> list[str]:
     A name counts the less the more test files have it. A file of the module's own folder comes
     before others.
     """
-    texts = [(Path("graphxai") / module).read_text(encoding="utf-8") for module in named]
+    texts = [texts_of_modules()[module] for module in named]
     names = {name for text in texts for name in re.findall(r"^(?:def|class) (\w+)", text, re.M)}
     # below the room, also the folders: tests of a report are those of `tables/report/`
     stems = {Path(part).stem for module in named for part in module.split("/")[1:] or [module]}
     rooms = {module.split("/")[0] for module in named}
-    words = {
-        path.relative_to("tests"): set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-        for path in test_files()
-    }
+    words = words_of_tests()
     counts = Counter(word for each in words.values() for word in each)
     scores = {}
     for name, of_file in words.items():

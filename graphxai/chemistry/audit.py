@@ -13,9 +13,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from graphxai.api import KnownTarget, explain
@@ -37,9 +38,6 @@ from .fragment_table import FragmentTable
 from .fragments import REST, Fragments, fragments
 from .modalities import Core
 from .schemes import AUTO, Scheme
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FloatArray = NDArray[np.float64]
 Order = Literal["evidence", "share"]
@@ -69,13 +67,13 @@ class Audit:
             Far below 1, the model is too sure of itself, and at 0 the labels do not follow it.
     """
 
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
     target: str
     title: str
     objects: int
     slope: float
 
-    def to_frame(self, order: Order = "evidence") -> "pd.DataFrame":
+    def to_frame(self, order: Order = "evidence") -> pd.DataFrame:
         """Return a table with a row per group, which has these columns:
 
         - name and smiles: of the group; smiles is empty where it is no fragment.
@@ -102,7 +100,7 @@ class Audit:
         return self.frame.iloc[np.argsort(by, kind="stable")].reset_index(drop=True)
 
     @property
-    def flagged(self) -> "pd.DataFrame":
+    def flagged(self) -> pd.DataFrame:
         """The groups with a verdict."""
         return self.frame[self.frame.verdict != ""]
 
@@ -203,8 +201,6 @@ class GroupEvidence:
         Raises:
             ValueError: no object has a label, all have the same, or no group occurs often enough.
         """
-        import pandas as pd
-
         output, predicted, labelled = np.array(self._rows, dtype=float).reshape(-1, 3).T
         if self._last is None or np.ptp(labelled) == 0:
             seen = "no object has a label" if self._last is None else "all labels are the same"

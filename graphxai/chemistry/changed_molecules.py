@@ -64,8 +64,8 @@ class ChangedMolecule:
         """Return a sentence about measured values after what is expected from measured pairs."""
         several = len(self.expected) > 1
         means = (f"{f'{name} ' * several}{mean}" for name, mean in self.expected.items())
-        told = ", ".join(means)
-        return "; ".join(filter(None, (f"expected {told}" if told else "", sentence)))
+        expected = ", ".join(means)
+        return "; ".join(filter(None, (f"expected {expected}" if expected else "", sentence)))
 
     @property
     def _expected_columns(self) -> dict[str, Any]:

@@ -7,9 +7,10 @@ potency must lie in the atoms that only one of them has.
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem.rdMolDescriptors import CalcMolFormula
@@ -29,9 +30,6 @@ from graphxai.runtime.progress import progress_bar
 from .matched_pairs import activity_cliffs
 from .matching import CommonPart, common_part_or_none
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 METRICS = ("share_at_change", "sign_at_change", "roc_auc", "roc_auc_unsigned", "sign_of_model")
 
 
@@ -48,7 +46,7 @@ def evaluate_cliffs(
     limit: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Score methods by whether a cliff's difference lies at the atoms in which it differs.
 
     Left out are pairs that both were in the model's training set, if that is known; pairs that
@@ -81,8 +79,6 @@ def evaluate_cliffs(
     Raises:
         ValueError: no pair is left, or the target differs from molecule to molecule.
     """
-    import pandas as pd
-
     task = Target.of(target).task_in(model.config)
     if task.kind == "multiclass" and Target.of(target).choice is None:
         raise ValueError(f"name the class of {task.name!r} that has the large values: target=.")

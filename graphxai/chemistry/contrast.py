@@ -12,6 +12,8 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Result
+from graphxai.visualization import Scale
+from graphxai.visualization.grid import Panel, contrast_svg
 from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
@@ -19,8 +21,6 @@ from .matching import CommonPart, common_part
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from graphxai.visualization import Scale
 
 COMPARED = "lower than in the other molecule", "higher than in the other molecule"
 NO_MOLECULE = "a contrast needs two molecules, but one input has none."
@@ -197,7 +197,7 @@ class Contrast(Result):
         self,
         *,
         difference: bool = True,
-        scale: "Scale | float | None" = None,
+        scale: Scale | float | None = None,
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
@@ -213,9 +213,6 @@ class Contrast(Result):
             palette: one of `visualization.PALETTES`.
             options: as for `contrast_svg`.
         """
-        from graphxai.visualization import Scale
-        from graphxai.visualization.grid import Panel, contrast_svg
-
         shown = [averaged(e.relevance_with_edges, e.equivalent) for e in (self.a, self.b)]
         if difference:
             in_a, in_b = self.part.same.T

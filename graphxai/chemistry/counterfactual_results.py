@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from rdkit.Chem import MolFromSmiles, MolToSmiles
+from rdkit.Chem import Mol, MolFromSmiles, MolToSmiles
 
 from graphxai.api import explain
 from graphxai.explainers.registry import Method
@@ -22,7 +22,9 @@ from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
 from graphxai.explanation.result import Result, shown_as_png
-from graphxai.visualization.layout import averaged
+from graphxai.visualization import Scale, grid_svg, molecule_svg
+from graphxai.visualization.grid import aligned
+from graphxai.visualization.layout import averaged, laid_out
 from graphxai.visualization.text import minus_signs
 
 from .changed_molecules import Counterfactual, ProfileCounterfactual
@@ -33,9 +35,6 @@ from .matching import CommonPart, NoCommonPartError, common_part_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rdkit.Chem import Mol
-
-    from graphxai.visualization import Scale
 
 AT_CHANGE = "of it at the changed atoms"
 
@@ -143,7 +142,7 @@ class ChangedMolecules(Result, Sequence[Any]):
         self,
         *,
         columns: int = 3,
-        scale: "Scale | float | None" = None,
+        scale: Scale | float | None = None,
         palette: str = "red-blue",
         **options: Any,
     ) -> str:
@@ -158,10 +157,6 @@ class ChangedMolecules(Result, Sequence[Any]):
             palette: one of `visualization.PALETTES`.
             options: as for `molecule_svg`.
         """
-        from graphxai.visualization import Scale, grid_svg, molecule_svg
-        from graphxai.visualization.grid import aligned
-        from graphxai.visualization.layout import laid_out
-
         values, briefs = self._panels()
         every = np.concatenate(values)
         colours = Scale.chosen(scale or saturated_limit(every), *values, palette=palette)
@@ -378,8 +373,8 @@ class ProfileCounterfactuals(ChangedMolecules):
     def _table(self) -> str:
         """Return the HTML of a table with the molecule and each neighbour, and all properties."""
         names = list(self.predictions)
-        told = ["measured"] if any(each.measured for each in self.ranked) else []
-        head = ("change", "SMILES", "desirability", *names, "similarity", "alerts", *told)
+        last = ["measured"] if any(each.measured for each in self.ranked) else []
+        head = ("change", "SMILES", "desirability", *names, "similarity", "alerts", *last)
         molecule: Any = self
         rows = []
         for name, each in [("the molecule", molecule), *((c.changes, c) for c in self.ranked)]:

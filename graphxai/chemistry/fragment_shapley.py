@@ -179,6 +179,7 @@ def valued(
         explanation,
         relevance=relevance,
         spread=spread,
+        members=None,  # whose signs of single atoms say nothing of fragments
         ledger=ledger,
         method=NAME,
         title="Shapley values",

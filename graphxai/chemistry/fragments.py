@@ -16,9 +16,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
+from rdkit.Chem import Mol
+
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.result import Drawing, Result
 from graphxai.runtime.device import on_cpu_by_default
+from graphxai.visualization import Scale
+from graphxai.visualization.fragments import (
+    Interactions,
+    checked_interactions,
+    fragment_svg,
+    fragments_svg,
+    graph_parts_svg,
+)
 from graphxai.visualization.layout import bonded
 from graphxai.visualization.text import minus_signs
 
@@ -29,11 +39,8 @@ from .substituents import fragment_name, substituent_name
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rdkit.Chem import Mol
 
     from graphxai.explanation.compute.models import Model
-    from graphxai.visualization import Scale
-    from graphxai.visualization.fragments import Interactions
     from graphxai.wrapping.removal import Operator
 
     from .fragment_shapley import FragmentValues, WithoutPart
@@ -84,12 +91,9 @@ class Fragment(Drawing):
         return self.relevance / len(self.atoms)
 
     def svg(  # type: ignore[override]
-        self, *, scale: "Scale | float | None" = None, palette: str = "red-blue"
+        self, *, scale: Scale | float | None = None, palette: str = "red-blue"
     ) -> str:
         """Return a small drawing of the fragment in the colour of its relevance."""
-        from graphxai.visualization import Scale
-        from graphxai.visualization.fragments import fragment_svg
-
         if not self.smiles:
             raise ValueError("a part of a graph has no picture of its own: draw all parts.")
         chosen = Scale.chosen(scale, [self.relevance], palette=palette)
@@ -163,7 +167,7 @@ class Fragments(Result, Sequence[Fragment]):
     def svg(
         self,
         *,
-        scale: "Scale | float | None" = None,
+        scale: Scale | float | None = None,
         palette: str = "red-blue",
         interactions: "Interactions | None" = None,
         **options: Any,
@@ -178,13 +182,6 @@ class Fragments(Result, Sequence[Fragment]):
                 first two. Arcs on the same scale show them.
             options: title, subtitle, legend, width and height (pixels).
         """
-        from graphxai.visualization import Scale
-        from graphxai.visualization.fragments import (
-            checked_interactions,
-            fragments_svg,
-            graph_parts_svg,
-        )
-
         explanation = self.explanation
         options.setdefault("title", explanation.headline)
         total = f"{self.total:z.2f}" if explanation.unsigned else f"{self.total:+z.2f}"
@@ -318,7 +315,7 @@ def fragments(
 
 def _summed(
     explanation: Explanation,
-    mol: "Mol | None",
+    mol: Mol | None,
     parts: list[Part],
     scheme: str,
     shapley: "FragmentValues | None" = None,

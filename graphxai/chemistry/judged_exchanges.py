@@ -1,9 +1,9 @@
-"""Say in how many measured pairs a model has an exchange right, without those that it learned."""
+"""Predict compounds once each, and say in how many measured pairs a model has an exchange right."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from rdkit import Chem
@@ -11,8 +11,26 @@ from rdkit import Chem
 from graphxai.api import predict
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.prediction import Prediction
 
 from .measurements import Measured, Measurements
+
+
+class PredictionsOf:
+    """The predictions of several models for compounds, which are made when they are asked for."""
+
+    def __init__(self, panel: ModelPanel) -> None:
+        self.panel = panel
+        self._predictions: dict[str, Mapping[str, Prediction] | None] = {}
+
+    def __call__(self, smiles: Iterable[str]) -> list[Mapping[str, Prediction] | None]:
+        """Return the predictions for each SMILES, or None for what a model cannot read."""
+        wanted = list(smiles)
+        new = [text for text in dict.fromkeys(wanted) if text not in self._predictions]
+        if new:
+            predicted = predict(list(self.panel.models), new, progress=False)
+            self._predictions.update(zip(new, predicted, strict=True))
+        return [self._predictions[text] for text in wanted]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,16 +39,14 @@ class JudgedTable:
 
     Args:
         table: the measured values.
-        model: the model.
-        task: what it predicts of them.
+        predicted: the predictions of the model.
         training: its training set, if that is known.
     """
 
     table: Measurements
-    model: Any
+    predicted: PredictionsOf
     task: str
     training: TrainingSet | None
-    _values: dict[str, float | None] = field(default_factory=dict)  # predicted, by SMILES
     _learned: dict[str, bool] = field(default_factory=dict)
 
     def about(self, before: str, after: str) -> Measured:
@@ -49,15 +65,15 @@ class JudgedTable:
             and known[a] != known[b]
             and not (self._is_learned(a) and self._is_learned(b))
         ]
-        each_once = dict.fromkeys(chain.from_iterable(pairs))
-        new = [smiles for smiles in each_once if smiles not in self._values]
-        predictions = predict(self.model, new, progress=False) if new else []
-        for smiles, prediction in zip(new, predictions, strict=True):
-            self._values[smiles] = None if prediction is None else prediction[self.task].value
+        compounds = list(dict.fromkeys(chain.from_iterable(pairs)))
+        values = {
+            smiles: None if prediction is None else prediction[self.task].value
+            for smiles, prediction in zip(compounds, self.predicted(compounds), strict=True)
+        }
         changes = [
             (known[b] - known[a], end - start)
             for a, b in pairs
-            if (start := self._values[a]) is not None and (end := self._values[b]) is not None
+            if (start := values[a]) is not None and (end := values[b]) is not None
         ]
         right = sum(bool(np.sign(true) == np.sign(said)) for true, said in changes)
         return replace(measured, judged=len(changes), right=right)
@@ -82,6 +98,6 @@ def judged_tables(
     for each in panel.properties:
         if each.name in tables and each.task.kind == "regression":
             model = panel.models[each.place]
-            training = training_set_of(model)
-            judged[each.name] = JudgedTable(tables[each.name], model, each.task.name, training)
+            predicted, training = PredictionsOf(ModelPanel.of(model)), training_set_of(model)
+            judged[each.name] = JudgedTable(tables[each.name], predicted, each.task.name, training)
     return judged

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, DataStructs, rdBase
 
+from graphxai.datasets.featurising import MAX_ATOMS
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.matched_pairs import Exchange as Exchange
 from graphxai.datasets.matched_pairs import MatchedPair, matched_pairs
+from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
 from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import LINES, short_text
 from graphxai.runtime.notices import warn
@@ -168,8 +170,8 @@ def activity_cliffs(
     """Find pairs of similar molecules whose values differ a lot, the largest difference first.
 
     Two molecules are similar if the Tanimoto similarity of their ECFP4 fingerprints (Morgan, radius
-    2, 2,048 bits, no chirality) is at least `similarity`. Two rows with the same molecule are not a
-    cliff, but two stereoisomers can be.
+    2, 2,048 bits, no chirality) is at least `similarity`. They are compared in the form in which
+    models read them. Two rows with the same molecule are not a cliff, but two stereoisomers can be.
 
     Args:
         smiles: the molecules. A warning lists those that cannot be read; they are skipped.
@@ -190,10 +192,11 @@ def activity_cliffs(
         raise ValueError(f"{len(given)} molecules, but values of shape {measured.shape}.")
     if not (0 < similarity <= 1 and difference > 0):
         raise ValueError("similarity must lie in (0, 1] and difference above 0.")
+    used = np.flatnonzero(np.isfinite(measured)).tolist()
     with rdBase.BlockLogs():
-        used = np.flatnonzero(np.isfinite(measured)).tolist()
-        read = {row: Chem.MolFromSmiles(given[row]) for row in used}
-    molecules = {row: mol for row, mol in read.items() if mol is not None}
+        forms = read_molecules([given[row] for row in used], MAX_ATOMS, "parent", canonical=True)
+    read = dict(zip(used, forms, strict=True))
+    molecules = {row: each.form for row, each in read.items() if isinstance(each, ReadMolecule)}
     if unreadable := [row for row in read if row not in molecules]:
         listed = ", ".join(map(str, unreadable[:5])) + (", ..." if len(unreadable) > 5 else "")
         which = f"{'row' if len(unreadable) == 1 else 'rows'} {listed}"

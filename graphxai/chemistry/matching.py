@@ -15,13 +15,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
+from rdkit import Chem, rdBase
+from rdkit.Chem import Mol, rdFMCS
 
 REPLACED = 0.1  # share of matched atoms that differ, above which a second search is made
 SMALLEST = 3  # atoms that must correspond for a meaningful comparison
@@ -55,7 +54,7 @@ class CommonPart:
 
 
 def common_part(
-    a: "Mol", b: "Mol", *, timeout: float = 10.0, cost: NDArray[np.floating] | None = None
+    a: Mol, b: Mol, *, timeout: float = 10.0, cost: NDArray[np.floating] | None = None
 ) -> CommonPart:
     """Return the maximum common substructure of two molecules as a mapping of atoms.
 
@@ -71,8 +70,6 @@ def common_part(
     Raises:
         NoCommonPartError: if fewer than three atoms of equal element and charge correspond.
     """
-    from rdkit.Chem import rdFMCS
-
     alike = _equal(a, b, "GetAtomicNum", "GetFormalCharge")
     around = _equal(a, b, "GetDegree", "GetTotalNumHs")
     price = np.zeros(alike.shape) if cost is None else np.asarray(cost, dtype=np.float64)
@@ -101,11 +98,8 @@ def common_part(
     return CommonPart(best[same], best[~same], complete)
 
 
-def series_core(molecules: Iterable[Any], *, timeout: int = 30) -> str:
+def series_core(molecules: Iterable[Any]) -> str:
     """Return the maximum common core of a series as SMARTS, as `Core.of` says."""
-    from rdkit import Chem
-    from rdkit.Chem import rdFMCS
-
     given = [getattr(each, "molecule", each) for each in molecules]
     mols = [Chem.MolFromSmiles(each) if isinstance(each, str) else each for each in given]
     if len(mols) < 2 or None in mols:
@@ -115,7 +109,7 @@ def series_core(molecules: Iterable[Any], *, timeout: int = 30) -> str:
         bondCompare=rdFMCS.BondCompare.CompareOrder,
         ringMatchesRingOnly=True,
         completeRingsOnly=True,
-        timeout=timeout,
+        timeout=30,
     )
     if search.numAtoms < SMALLEST:
         raise ValueError(
@@ -127,8 +121,6 @@ def series_core(molecules: Iterable[Any], *, timeout: int = 30) -> str:
 
 def read_pattern(smarts: Any) -> Any:
     """Return the pattern of a SMARTS. Raises ValueError if RDKit cannot read it."""
-    from rdkit import Chem, rdBase
-
     with rdBase.BlockLogs():
         pattern = Chem.MolFromSmarts(smarts) if isinstance(smarts, str) else None
     if pattern is None or not pattern.GetNumAtoms():
@@ -136,7 +128,7 @@ def read_pattern(smarts: Any) -> Any:
     return pattern
 
 
-def common_part_or_none(a: "Mol", b: "Mol") -> CommonPart | None:
+def common_part_or_none(a: Mol, b: Mol) -> CommonPart | None:
     """Return the part that two molecules share, or None if a second of search finds none."""
     try:
         return common_part(a, b, timeout=1)
@@ -145,16 +137,14 @@ def common_part_or_none(a: "Mol", b: "Mol") -> CommonPart | None:
 
 
 def _best_mapping(
-    a: "Mol",
-    b: "Mol",
+    a: Mol,
+    b: Mol,
     smarts: str,
     alike: NDArray[np.bool_],
     around: NDArray[np.bool_],
     cost: NDArray[np.float64],
 ) -> tuple[IntArray | None, tuple[int, int]]:
     """Return the best mapping (M, 2) over all matches of the pattern in both, with its score."""
-    from rdkit import Chem
-
     pattern = Chem.MolFromSmarts(smarts) if smarts else None
     if pattern is None:
         return None, (0, 0)
@@ -174,7 +164,7 @@ def _best_mapping(
     return mapping[mapping[:, 0].argsort()], (int(same[p, q]), int(like[p, q]))
 
 
-def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
+def _equal(a: Mol, b: Mol, *properties: str) -> NDArray[np.bool_]:
     """Return whether each atom of a equals each atom of b in these properties, (Na, Nb)."""
     properties_a, properties_b = (
         np.array([[getattr(atom, name)() for name in properties] for atom in mol.GetAtoms()])
@@ -184,8 +174,6 @@ def _equal(a: "Mol", b: "Mol", *properties: str) -> NDArray[np.bool_]:
 
 
 def _name(mol: Any) -> str:
-    from rdkit import Chem
-
     return str(Chem.MolToSmiles(mol))
 
 
@@ -198,8 +186,8 @@ class SearchTimeError(ValueError):
 
 
 def matches_in_time(
-    mol: "Mol",
-    pattern: "Mol",
+    mol: Mol,
+    pattern: Mol,
     *,
     max_matches: int = 1000,
     uniquify: bool = True,
@@ -217,8 +205,6 @@ def matches_in_time(
     Raises:
         SearchTimeError: it took longer.
     """
-    from rdkit import Chem
-
     end, comparisons = time.monotonic() + seconds, count()
     is_over = False
 

@@ -388,7 +388,7 @@ def measured_properties(
 
 def sentence_about(measured: Mapping[str, Measured]) -> str:
     """Put what was measured of several properties into words, or return "" without any."""
-    told = [m.sentence for m in measured.values() if m.after is not None or m.bound or m.changes]
-    if told or not measured:
-        return "; ".join(told)
+    known = [m.sentence for m in measured.values() if m.after is not None or m.bound or m.changes]
+    if known or not measured:
+        return "; ".join(known)
     return next(iter(measured.values())).sentence  # the same for all

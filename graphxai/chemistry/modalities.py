@@ -4,16 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from rdkit import Chem, rdBase
+from rdkit.Chem import Mol, rdChemReactions
+from rdkit.Chem.MolStandardize import rdMolStandardize
+
+from graphxai.datasets.isomers import mirror_image
 from graphxai.runtime.reading import packaged_rows
 
 from .matching import matches_in_time, read_pattern, series_core
 from .names import cut_smiles, pieces, ring_systems
 from .substituents import substituent_name
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
 
 Part: TypeAlias = "tuple[str | None, tuple[int, ...]]"  # name, if it has one; atoms
 
@@ -33,13 +35,11 @@ _CHANGED = (
 )
 
 
-def residues(mol: "Mol") -> list[Part]:
+def residues(mol: Mol) -> list[Part]:
     """Divide a peptide at its amide bonds, disulfides and the esters of its ring.
 
     A residue is named by its amino acid: "Leu", "D-Ala", "N-Me-Val", "Gly-NH2".
     """
-    from rdkit import Chem
-
     rings = mol.GetRingInfo()
     cut = set()
     for pattern in map(read_pattern, (*_AMIDES, *_BRIDGES)):
@@ -61,9 +61,6 @@ def residues(mol: "Mol") -> list[Part]:
 @lru_cache(maxsize=1 << 12)
 def _residue_name(smiles: str) -> str | None:
     """Return the name of a residue, with dummy atoms at its cuts, or None if it has none."""
-    from rdkit import Chem, rdBase
-    from rdkit.Chem.MolStandardize import rdMolStandardize
-
     acid = Chem.RWMol(Chem.MolFromSmiles(smiles))
     for atom in acid.GetAtoms():
         if not atom.GetAtomicNum():  # the free amino acid has OH at its carbonyl, and H elsewhere
@@ -93,11 +90,8 @@ def _residue_name(smiles: str) -> str | None:
     return f"amino acid with {sides[0]}" if len(sides) == 1 and sides[0] else None
 
 
-def _listed(acid: "Mol", removed: int = 0) -> str | None:
+def _listed(acid: Mol, removed: int = 0) -> str | None:
     """Return the name of a listed amino acid, also with a methyl at N or a C-terminal amide."""
-    from rdkit import Chem
-    from rdkit.Chem import rdChemReactions
-
     listed = _amino_acids().get(Chem.MolToSmiles(acid, isomericSmiles=False))
     if listed:
         smiles = Chem.MolToSmiles(acid)
@@ -116,19 +110,12 @@ def _listed(acid: "Mol", removed: int = 0) -> str | None:
 
 
 def _mirrored(smiles: str) -> str:
-    from rdkit import Chem
-
-    mol = Chem.MolFromSmiles(smiles)
-    for atom in mol.GetAtoms():
-        atom.InvertChirality()
-    return str(Chem.MolToSmiles(mol))
+    return str(Chem.MolToSmiles(mirror_image(Chem.MolFromSmiles(smiles))))
 
 
 @cache
 def _amino_acids() -> dict[str, dict[str, str]]:
     """Return the names of amino acids by SMILES, for each SMILES without stereochemistry."""
-    from rdkit import Chem
-
     listed: dict[str, dict[str, str]] = {}
     for row in packaged_rows(__package__, "residues.csv"):
         mol = Chem.MolFromSmiles(row["smiles"])
@@ -137,7 +124,7 @@ def _amino_acids() -> dict[str, dict[str, str]]:
     return listed
 
 
-def degrader(mol: "Mol") -> list[Part]:
+def degrader(mol: Mol) -> list[Part]:
     """Divide a degrader (PROTAC) into the ligand of its E3 ligase, linker and warhead.
 
     The ligand is one of a list of patterns, with what is bound to it beside the linker. The warhead
@@ -165,7 +152,7 @@ def degrader(mol: "Mol") -> list[Part]:
     return parts + [(name, atoms) for name, atoms in named if atoms]
 
 
-def _warhead(mol: "Mol", atoms: Sequence[int], ligand: set[int]) -> set[int]:
+def _warhead(mol: Mol, atoms: Sequence[int], ligand: set[int]) -> set[int]:
     """Return the atoms of a degrader's warhead, from those that are not its ligand's."""
     import networkx as nx
 
@@ -191,7 +178,7 @@ def _warhead(mol: "Mol", atoms: Sequence[int], ligand: set[int]) -> set[int]:
     return best | _acyl(mol, graph, entry, start)
 
 
-def _acyl(mol: "Mol", graph: Any, entry: tuple[int, int], start: int) -> set[int]:
+def _acyl(mol: Mol, graph: Any, entry: tuple[int, int], start: int) -> set[int]:
     """Return the acyl group through which a warhead is bound: CO, CH2CO or CH2CH2CO."""
     import networkx as nx
 
@@ -205,7 +192,7 @@ def _acyl(mol: "Mol", graph: Any, entry: tuple[int, int], start: int) -> set[int
     return set()
 
 
-def _in_linkers(mol: "Mol", system: Sequence[int]) -> bool:
+def _in_linkers(mol: Mol, system: Sequence[int]) -> bool:
     """Whether a ring system is one of linkers: one or two saturated rings, or a triazole."""
     atoms = [mol.GetAtomWithIdx(atom) for atom in system]
     if any(atom.GetIsAromatic() for atom in atoms):
@@ -213,7 +200,7 @@ def _in_linkers(mol: "Mol", system: Sequence[int]) -> bool:
     return len(atoms) <= 12
 
 
-def suitable(mol: "Mol") -> str:
+def suitable(mol: Mol) -> str:
     """Return the scheme that suits a molecule: "residues", "protac" or else "brics".
 
     A peptide has at least three named residues, which make up at least half of it. A degrader has a
@@ -257,10 +244,8 @@ class Core:
         """
         return cls(series_core(molecules))
 
-    def parts(self, mol: "Mol") -> list[Part]:
+    def parts(self, mol: Mol) -> list[Part]:
         """Return the core and the R-groups of a molecule, or nothing if it has no core."""
-        from rdkit import Chem
-
         pattern, places = _core_pattern(self.smarts)
         ranks = list(Chem.CanonicalRankAtoms(mol))
         best: tuple[Any, ...] = ()
@@ -293,10 +278,8 @@ def _ends(bond: Any) -> tuple[int, int]:
 
 
 @cache
-def _core_pattern(smarts: str) -> tuple["Mol", list[int]]:
+def _core_pattern(smarts: str) -> tuple[Mol, list[int]]:
     """Return the pattern of a core without the places of its R-groups, and each atom's place."""
-    from rdkit import Chem
-
     pattern = Chem.RWMol(read_pattern(smarts))
     places = [k + 1 for k in range(pattern.GetNumAtoms())]
     open_ends = [

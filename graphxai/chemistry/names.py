@@ -5,22 +5,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import product
-from typing import TYPE_CHECKING
+
+from rdkit import Chem, rdBase
+from rdkit.Chem import Atom, Mol
+from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
 from graphxai.runtime.reading import packaged_rows
 
 from .ring_system_names import ring_name, ring_system_name
 
-if TYPE_CHECKING:
-    from rdkit.Chem import Atom, Mol
-
 OXIDES = {1: " oxide", 2: " dioxide"}  # of the sulfur of a ring, by its number of oxygens
 
 
-def quietly_read(smiles: str) -> "Mol | None":
+def quietly_read(smiles: str) -> Mol | None:
     """Return the molecule of a SMILES, or None without a word of RDKit's if it cannot read it."""
-    from rdkit import Chem, rdBase
-
     with rdBase.BlockLogs():
         return Chem.MolFromSmiles(smiles)
 
@@ -40,13 +38,11 @@ def name_in_words(smiles: str) -> str | None:
 
 
 def _ring_with_groups(
-    mol: "Mol",
+    mol: Mol,
     name_of: "Callable[[Mol, tuple[int, ...]], str | None]",
     group_of: Callable[[str], str | None],
 ) -> str | None:
     """Return "pyridine ring with fluoro" for a single ring system whose parts all have a name."""
-    from rdkit import Chem
-
     systems = ring_systems(mol)
     if len(systems) != 1 or len(Chem.GetMolFrags(mol)) > 1:
         return None
@@ -74,8 +70,6 @@ def described(smiles: str) -> str:
     The SMILES is canonical with `*` where the fragment was cut. It is returned unchanged if RDKit
     cannot read it.
     """
-    from rdkit.Chem.rdMolDescriptors import CalcMolFormula
-
     name = name_in_words(smiles)
     if name is not None:
         return name
@@ -99,7 +93,7 @@ def _condensed(smiles: str) -> str | None:
     return group_names().get(smiles) or (None if mol is None else condensed_formula(mol))
 
 
-def _oxygens_on_sulfur(mol: "Mol", atoms: Sequence[int]) -> int:
+def _oxygens_on_sulfur(mol: Mol, atoms: Sequence[int]) -> int:
     """Return how many oxygens are doubly bonded to the sulfur of a ring system, if it has one."""
     sulfur = [a for a in map(mol.GetAtomWithIdx, atoms) if a.GetSymbol() == "S"]
     bonds = sulfur[0].GetBonds() if len(sulfur) == 1 else ()
@@ -107,7 +101,7 @@ def _oxygens_on_sulfur(mol: "Mol", atoms: Sequence[int]) -> int:
     return sum(atom.GetSymbol() == "O" for atom in doubled)
 
 
-def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
+def ring_systems(mol: Mol) -> list[tuple[int, ...]]:
     """Return the atoms of each ring system.
 
     Rings that share atoms (fused, bridged, spiro) form one system.
@@ -120,23 +114,19 @@ def ring_systems(mol: "Mol") -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(system)) for system in systems)
 
 
-def pieces(mol: "Mol", ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
+def pieces(mol: Mol, ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
     """Return the atoms of each connected piece after removing the bonds between these atoms."""
-    from rdkit import Chem
-
     bonds = sorted({mol.GetBondBetweenAtoms(*pair).GetIdx() for pair in ends})
     cut = Chem.FragmentOnBonds(mol, bonds, addDummies=False) if bonds else mol
     return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
 
 
-def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
+def cut_smiles(mol: Mol, bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
     """Return the atoms and the canonical SMILES of each piece after cutting bonds.
 
     The SMILES have `*` at the cuts, and no stereochemistry, so that a fragment always has the same
     SMILES.
     """
-    from rdkit import Chem
-
     cut = mol
     if bonds:
         cut = Chem.FragmentOnBonds(mol, list(bonds), dummyLabels=[(0, 0)] * len(bonds))
@@ -155,13 +145,11 @@ def cut_smiles(mol: "Mol", bonds: Sequence[int]) -> list[tuple[tuple[int, ...], 
 @lru_cache(maxsize=1 << 16)
 def _canonical(smiles: str) -> str:
     """Return the SMILES after sanitising, or unchanged if a cut went through an aromatic ring."""
-    from rdkit import Chem
-
     mol = quietly_read(smiles)
     return smiles if mol is None else str(Chem.MolToSmiles(mol))
 
 
-def _substituents(mol: "Mol", ring: tuple[int, ...]) -> list[str]:
+def _substituents(mol: Mol, ring: tuple[int, ...]) -> list[str]:
     """Return the SMILES of a ring's substituents with `*` for the ring, no attachment points."""
     inside = set(ring)
     cut = []
@@ -181,8 +169,6 @@ def substituent_table() -> tuple[dict[str, str], ...]:
 @cache
 def group_names() -> dict[str, str]:
     """Return the names of groups by canonical SMILES."""
-    from rdkit import Chem
-
     named = (row for row in substituent_table() if row["name"])
     return {Chem.CanonSmiles(row["smiles"]): row["name"] for row in named}
 
@@ -192,7 +178,7 @@ _HALOGENS = ("F", "Cl", "Br", "I")
 _BONDS = {1.0: "", 2.0: "=", 3.0: "#"}
 
 
-def condensed_formula(mol: "Mol") -> str | None:
+def condensed_formula(mol: Mol) -> str | None:
     """Return the condensed formula of a fragment, or None if it has rings or is too large.
 
     The chain runs from one place where the fragment was cut to the farthest other one, or to its
@@ -201,8 +187,6 @@ def condensed_formula(mol: "Mol") -> str | None:
     Args:
         mol: the fragment, with a dummy atom (`*`) wherever it was cut.
     """
-    from rdkit import Chem
-
     heavy = [atom for atom in mol.GetAtoms() if atom.GetAtomicNum()]
     if mol.GetRingInfo().NumRings() or not 0 < len(heavy) <= LARGEST:
         return None
@@ -211,10 +195,8 @@ def condensed_formula(mol: "Mol") -> str | None:
     return _written(mol, _chain(mol), set())
 
 
-def _chain(mol: "Mol") -> list[int]:
+def _chain(mol: Mol) -> list[int]:
     """Return the heavy atoms from one cut to the farthest other one, or else to the chain's end."""
-    from rdkit import Chem
-
     ranks = list(Chem.CanonicalRankAtoms(mol))
     cut = [a.GetIdx() for a in mol.GetAtoms() if not a.GetAtomicNum()]
     ends = cut if len(cut) > 1 else [a.GetIdx() for a in mol.GetAtoms() if a.GetAtomicNum()]
@@ -226,7 +208,7 @@ def _chain(mol: "Mol") -> list[int]:
     return chain if len(cut) > 1 else _longest(mol, chain[0], set())
 
 
-def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
+def _written(mol: Mol, chain: list[int], before: Collection[int]) -> str:
     """Write a chain with its branches; atoms in `before` have been written already."""
     text = ""
     for place, index in enumerate(chain):
@@ -248,7 +230,7 @@ def _written(mol: "Mol", chain: list[int], before: Collection[int]) -> str:
     return text
 
 
-def _longest(mol: "Mol", first: int, done: set[int]) -> list[int]:
+def _longest(mol: Mol, first: int, done: set[int]) -> list[int]:
     """Return the longest chain from an atom that leaves `done` alone.
 
     It ends before a double-bonded oxygen, and before several equal atoms, as in CH(CH3)2.
@@ -267,16 +249,16 @@ def _longest(mol: "Mol", first: int, done: set[int]) -> list[int]:
     return [first, *max(onward, key=len, default=[])]
 
 
-def _text(mol: "Mol", chain: list[int]) -> str:
+def _text(mol: Mol, chain: list[int]) -> str:
     return "".join(_symbol(mol.GetAtomWithIdx(index)) for index in chain)
 
 
-def _symbol(atom: "Atom") -> str:
+def _symbol(atom: Atom) -> str:
     hydrogens, charge = atom.GetTotalNumHs(), atom.GetFormalCharge()
     counted = "" if not hydrogens else "H" if hydrogens == 1 else f"H{hydrogens}"
     return atom.GetSymbol() + counted + ("+" * charge if charge > 0 else "-" * -charge)
 
 
-def _bond(mol: "Mol", first: int, second: int) -> str:
+def _bond(mol: Mol, first: int, second: int) -> str:
     order = mol.GetBondBetweenAtoms(first, second).GetBondTypeAsDouble()
     return _BONDS.get(order, "~")

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby, permutations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rdkit import Chem
+from rdkit.Chem import Mol
 
 from graphxai.runtime.reading import packaged_rows
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
 
 PREFIXES = {  # in the order in which they are numbered
     **{"O": "oxa", "S": "thia", "Se": "selena", "N": "aza", "P": "phospha", "Si": "sila"},
@@ -43,12 +43,12 @@ FUSED = {  # what a ring is called that is fused to another
 MOST_HETEROATOMS = 4  # of a macrocycle whose name lists them
 
 
-def ring_name(mol: "Mol", atoms: Sequence[int]) -> str | None:
+def ring_name(mol: Mol, atoms: Sequence[int]) -> str | None:
     """Return the name of the ring system that these atoms form, or None if it is not listed."""
     return ring_names().get(skeleton(mol, atoms))
 
 
-def ring_system_name(mol: "Mol", atoms: Sequence[int]) -> str | None:
+def ring_system_name(mol: Mol, atoms: Sequence[int]) -> str | None:
     """Return the name of a ring system, or what it is made of, or None where neither is possible.
 
     Args:
@@ -84,13 +84,11 @@ def ring_system_name(mol: "Mol", atoms: Sequence[int]) -> str | None:
     return f"{count} of {', '.join(counted[:-1])}{' and ' * (len(counted) > 1)}{counted[-1]}"
 
 
-def skeleton(mol: "Mol", atoms: Sequence[int], *, bonds: bool = True) -> str:
+def skeleton(mol: Mol, atoms: Sequence[int], *, bonds: bool = True) -> str:
     """Return elements and bonds of some atoms as canonical SMILES without hydrogens or charges.
 
     Without `bonds`, all bonds are single.
     """
-    from rdkit import Chem
-
     bare = Chem.RWMol()
     place = {}
     for index in atoms:
@@ -108,10 +106,8 @@ def skeleton(mol: "Mol", atoms: Sequence[int], *, bonds: bool = True) -> str:
 
 
 @cache
-def ring_table() -> tuple[tuple[str, "Mol", str, str], ...]:
+def ring_table() -> tuple[tuple[str, Mol, str, str], ...]:
     """Return the listed rings: name, molecule, stem and locants, which may be empty."""
-    from rdkit import Chem
-
     rows = packaged_rows(__package__, "rings.csv")
     return tuple(
         (r["name"], Chem.MolFromSmiles(r["smiles"]), r["stem"], r["locants"]) for r in rows
@@ -139,7 +135,7 @@ def _parents() -> dict[str, tuple[str, int]]:
     return parents
 
 
-def _hydrogenated(mol: "Mol", atoms: Sequence[int]) -> str | None:
+def _hydrogenated(mol: Mol, atoms: Sequence[int]) -> str | None:
     """Name a system by a listed one with other double bonds: "tetrahydrocinnoline"."""
     name, most = _parents().get(skeleton(mol, atoms, bonds=False), ("", 0))
     if not name:
@@ -155,7 +151,7 @@ def _with_hydrogens(hydro: str, name: str) -> str:
     return hydro + name if name[0].isdigit() else hydro.rstrip("-") + name
 
 
-def _double_bonds(mol: "Mol", atoms: Sequence[int]) -> int:
+def _double_bonds(mol: Mol, atoms: Sequence[int]) -> int:
     """Return the number of double bonds in a ring system, half the atoms that take part in one."""
     inside, count = {*atoms}, 0
     for atom in map(mol.GetAtomWithIdx, atoms):
@@ -170,7 +166,7 @@ def _double_bonds(mol: "Mol", atoms: Sequence[int]) -> int:
     return count // 2
 
 
-def _graph(mol: "Mol", atoms: Sequence[int]) -> Any:
+def _graph(mol: Mol, atoms: Sequence[int]) -> Any:
     """Return the atoms and bonds of a ring system as a graph."""
     import networkx as nx  # torch brings it
 
@@ -178,7 +174,7 @@ def _graph(mol: "Mol", atoms: Sequence[int]) -> Any:
     return graph.subgraph(atoms)
 
 
-def single_ring_name(mol: "Mol", atoms: Sequence[int]) -> str | None:
+def single_ring_name(mol: Mol, atoms: Sequence[int]) -> str | None:
     """Return the name of a ring, or None if it is no single ring of this kind.
 
     Args:
@@ -244,7 +240,7 @@ def _joined(heteroatoms: list[str], places: list[int], stem: str, hydrogens: str
     return _with_hydrogens(hydrogens, where + name)
 
 
-def _large_ring(mol: "Mol", ring: Sequence[int]) -> str:
+def _large_ring(mol: Mol, ring: Sequence[int]) -> str:
     """Name a ring that is neither listed nor small: "cyclononene", "oxacyclotetradecane"."""
     symbols = [mol.GetAtomWithIdx(atom).GetSymbol() for atom in ring]
     few = sum(symbol != "C" for symbol in symbols) <= MOST_HETEROATOMS
@@ -256,7 +252,7 @@ def _large_ring(mol: "Mol", ring: Sequence[int]) -> str:
     return _joined(*_numbered(symbols), stem, "") if {*symbols} - {"C"} else stem
 
 
-def _bicycle(mol: "Mol", atoms: Sequence[int]) -> str:
+def _bicycle(mol: Mol, atoms: Sequence[int]) -> str:
     """Name two rings that share atoms: "3-azabicyclo[3.1.0]hexane", "spiro[3.3]heptane"."""
     best: tuple[Any, ...] = ()
     for order, sizes in _numberings(mol, atoms):
@@ -283,7 +279,7 @@ def _bicycle(mol: "Mol", atoms: Sequence[int]) -> str:
     return "-".join(listed) + stem
 
 
-def _numberings(mol: "Mol", atoms: Sequence[int]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+def _numberings(mol: Mol, atoms: Sequence[int]) -> Iterator[tuple[list[int], tuple[int, ...]]]:
     """Yield the ways to number two rings after von Baeyer, with the sizes of their bridges."""
     import networkx as nx
 
@@ -309,14 +305,14 @@ def _numberings(mol: "Mol", atoms: Sequence[int]) -> Iterator[tuple[list[int], t
             yield [start, *there, end, *again[::-1], *bridge], sizes
 
 
-def _are_fused(mol: "Mol", rings: Sequence[Sequence[int]]) -> bool:
+def _are_fused(mol: Mol, rings: Sequence[Sequence[int]]) -> bool:
     """Whether two rings of five to eight atoms, with a heteroatom, share a bond and no more."""
     hetero = any(mol.GetAtomWithIdx(atom).GetSymbol() != "C" for ring in rings for atom in ring)
     sizes = [len(ring) for ring in rings]
     return hetero and len({*rings[0]} & {*rings[1]}) == 2 and min(sizes) > 4 and max(sizes) < 9
 
 
-def _two_fused(mol: "Mol", atoms: Sequence[int], rings: Sequence[Sequence[int]]) -> str:
+def _two_fused(mol: Mol, atoms: Sequence[int], rings: Sequence[Sequence[int]]) -> str:
     """Name two rings that share a bond by their components: "dihydropyrrolopyrimidine"."""
     import networkx as nx
 
@@ -338,7 +334,7 @@ def _two_fused(mol: "Mol", atoms: Sequence[int], rings: Sequence[Sequence[int]])
     return _with_hydrogens(HYDROGENS.get(missing, ""), f"{joined}{base}")
 
 
-def _component(mol: "Mol", ring: Sequence[int], *, aromatic: bool | None) -> str:
+def _component(mol: Mol, ring: Sequence[int], *, aromatic: bool | None) -> str:
     """Name one ring of a system, with all double bonds if it is `aromatic`, or else as it is."""
     symbols = [mol.GetAtomWithIdx(atom).GetSymbol() for atom in ring]
     if aromatic is None:

@@ -4,21 +4,20 @@ A graph that is no molecule is divided by communities, components or the user's 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from rdkit import Chem
+from rdkit.Chem import BRICS, Mol
+from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from graphxai.runtime.reading import packaged_rows
+from graphxai.visualization import PlainGraph
 
 from .matching import matches_in_time, read_pattern
 from .modalities import Core, Part, degrader, residues, suitable
 from .names import pieces, ring_systems
 from .ring_system_names import ring_system_name
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
-
-    from graphxai.visualization import PlainGraph
 
 MAX_MATCHES = 100_000  # per pattern and molecule
 NAMED = 3  # how many nodes of a graph's part its name lists
@@ -26,7 +25,7 @@ NAMED = 3  # how many nodes of a graph's part its name lists
 Scheme: TypeAlias = "str | Sequence[str] | Mapping[str, Any] | Core"  # see `fragments`
 
 
-def named_scheme(scheme: Scheme, mol: "Mol") -> tuple[str, list[Part]]:
+def named_scheme(scheme: Scheme, mol: Mol) -> tuple[str, list[Part]]:
     """Return the scheme's name, which "auto" chooses, and the parts of a molecule."""
     if isinstance(scheme, Core):
         return "core", scheme.parts(mol)
@@ -47,14 +46,11 @@ def named_scheme(scheme: Scheme, mol: "Mol") -> tuple[str, list[Part]]:
     return "SMARTS", _matches(mol, patterns, largest_first=False)
 
 
-def _scaffold(mol: "Mol") -> list[Part]:
+def _scaffold(mol: Mol) -> list[Part]:
     """Divide a molecule into its scaffold and side chains.
 
     The scaffold is the rings with their linkers, and the atoms double bonded to either.
     """
-    from rdkit import Chem
-    from rdkit.Chem.Scaffolds import MurckoScaffold
-
     marked = Chem.Mol(mol)
     for atom in marked.GetAtoms():
         atom.SetIntProp("origin", atom.GetIdx())
@@ -69,9 +65,7 @@ def _scaffold(mol: "Mol") -> list[Part]:
     ]
 
 
-def _rings(mol: "Mol") -> list[Part]:
-    from rdkit import Chem
-
+def _rings(mol: Mol) -> list[Part]:
     parts: list[Part] = []
     for atoms in ring_systems(mol):
         words = ring_system_name(mol, atoms)
@@ -80,10 +74,8 @@ def _rings(mol: "Mol") -> list[Part]:
     return parts
 
 
-def _matches(mol: "Mol", patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
+def _matches(mol: Mol, patterns: list[tuple[str, Any]], *, largest_first: bool) -> list[Part]:
     """Return the matches that share no atom. `fragments` says which take precedence."""
-    from rdkit import Chem
-
     ranks = list(Chem.CanonicalRankAtoms(mol))
     matches = []
     for place, (name, pattern) in enumerate(patterns):
@@ -107,13 +99,11 @@ def named_groups() -> list[tuple[str, str]]:
     return [(row["name"], row["smarts"]) for row in rows]
 
 
-def _brics(mol: "Mol") -> list[Part]:
-    from rdkit.Chem import BRICS
-
+def _brics(mol: Mol) -> list[Part]:
     return [(None, atoms) for atoms in pieces(mol, (ends for ends, _ in BRICS.FindBRICSBonds(mol)))]
 
 
-SCHEMES: dict[str, Callable[["Mol"], list[Part]]] = {
+SCHEMES: dict[str, Callable[[Mol], list[Part]]] = {
     "brics": _brics,
     "scaffold": _scaffold,
     "rings": _rings,

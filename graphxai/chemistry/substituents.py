@@ -7,13 +7,12 @@ Stereochemistry is left out, and so is the hydrogen that "1H-" indicates.
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+
+from rdkit import Chem
+from rdkit.Chem import Atom, Mol
 
 from .names import cut_smiles, described, group_names, quietly_read, ring_systems, substituent_table
 from .ring_system_names import ring_table, skeleton
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Atom, Mol
 
 LONGEST = 60  # characters; a longer name says less than a formula
 _ALKYL = ("methyl", "ethyl", "propyl", "butyl", "pentyl", "hexyl", "heptyl", "octyl", "nonyl")
@@ -36,8 +35,6 @@ def substituent_name(smiles: str) -> str | None:
     There are names for listed groups, rings and chains, and for those joined by common atoms
     ("(pyridin-2-yl)methyl"). For anything else the name is None.
     """
-    from rdkit import Chem
-
     mol = quietly_read(smiles)
     if mol is None:
         return None
@@ -77,12 +74,10 @@ def exchange_name(old: str, new: str) -> str:
 
 def _flat(smiles: str) -> str:
     """Return the canonical SMILES with bare `*`, without stereochemistry and isotopes."""
-    from rdkit import Chem
-
     return str(Chem.MolToSmiles(Chem.MolFromSmiles(smiles), isomericSmiles=False))
 
 
-def _named(mol: "Mol", anchor: int, first: int) -> str | None:
+def _named(mol: Mol, anchor: int, first: int) -> str | None:
     """Return the name of the substituent that begins at atom `first`, bonded to atom `anchor`."""
     bond, atom = mol.GetBondBetweenAtoms(anchor, first), mol.GetAtomWithIdx(first)
     if not bond.IsInRing():
@@ -96,7 +91,7 @@ def _named(mol: "Mol", anchor: int, first: int) -> str | None:
     return _joined(mol, anchor, atom)
 
 
-def _joined(mol: "Mol", anchor: int, atom: "Atom") -> str | None:
+def _joined(mol: Mol, anchor: int, atom: Atom) -> str | None:
     """Name a group whose first atom joins it to others: an ether, amine, carbonyl or chain."""
     oxo, others, first = 0, [], atom.GetIdx()
     for bond in atom.GetBonds():
@@ -138,7 +133,7 @@ def _joined(mol: "Mol", anchor: int, atom: "Atom") -> str | None:
     return f"{_bracketed(named[0])}{suffix}"
 
 
-def _chain(mol: "Mol", anchor: int, first: int) -> str | None:
+def _chain(mol: Mol, anchor: int, first: int) -> str | None:
     """Name a chain of CH2 with something else at its end: "2-hydroxyethyl"."""
     length, last, before = 0, first, anchor
     while True:
@@ -160,7 +155,7 @@ def _chain(mol: "Mol", anchor: int, first: int) -> str | None:
     return f"{_bracketed(name)}{alkyl}" if length == 1 else f"{length}-{_bracketed(name)}{alkyl}"
 
 
-def _ring(mol: "Mol", anchor: int, first: int) -> str | None:
+def _ring(mol: Mol, anchor: int, first: int) -> str | None:
     """Name a ring attached at `first`, with its substituents at the lowest possible locants."""
     (system,) = [atoms for atoms in ring_systems(mol) if first in atoms]
     parent = _parents().get(skeleton(mol, system))
@@ -224,8 +219,6 @@ def _alphabetical(name: str) -> str:
 @cache
 def _listed() -> dict[str, str]:
     """Return the names of small groups with one open end by canonical SMILES."""
-    from rdkit import Chem
-
     single = [row for row in substituent_table() if row["smiles"].count("*") == 1]
     named = [(row["prefix"] or row["name"], row["smiles"]) for row in single]
     return {Chem.CanonSmiles(smiles): name for name, smiles in named if "*=" not in smiles}

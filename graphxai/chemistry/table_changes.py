@@ -5,7 +5,7 @@ stands beside what a model predicts for the same molecules, so that both can be 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphxai.api import OneOrMoreModels, predict
+from graphxai.api import OneOrMoreModels
 from graphxai.datasets.matched_pairs import Exchange
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
@@ -26,6 +26,7 @@ from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.visualization.grid import scaffold
 
+from .judged_exchanges import PredictionsOf
 from .matching import read_pattern
 from .measurements import MOST_COMPARED, Measurements
 from .names import quietly_read
@@ -175,23 +176,6 @@ def table_changes(
     """
     panel = ModelPanel.of(model)
     return changes_among(_measurements(panel, measured, column), PredictionsOf(panel), at_least)
-
-
-class PredictionsOf:
-    """The predictions of several models for compounds, which are made when they are asked for."""
-
-    def __init__(self, panel: ModelPanel) -> None:
-        self.panel = panel
-        self._made: dict[str, Mapping[str, Prediction] | None] = {}
-
-    def __call__(self, smiles: Iterable[str]) -> list[Mapping[str, Prediction] | None]:
-        """Return the predictions for each SMILES, or None for what a model cannot read."""
-        wanted = list(smiles)
-        new = [text for text in dict.fromkeys(wanted) if text not in self._made]
-        if new:
-            made = predict(list(self.panel.models), new, progress=False)
-            self._made.update(zip(new, made, strict=True))
-        return [self._made[text] for text in wanted]
 
 
 def changes_among(

@@ -65,8 +65,8 @@ def print_changes(results: "Counterfactuals | ProfileCounterfactuals") -> None:
     else:
         title = f"towards {results.profile}"
         columns = ["desirability", *(str(part.goal) for part in results.score.parts)]
-        told = [(each.changes, each, each.measured_sentence) for each in results]
-        for name, each, sentence in [("the molecule", results, ""), *told]:
+        changes = [(each.changes, each, each.measured_sentence) for each in results]
+        for name, each, sentence in [("the molecule", results, ""), *changes]:
             parts = [
                 f"{part.prediction}: {part.desirability or 0:.2f}" for part in each.score.parts
             ]

@@ -17,11 +17,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from graphxai.runtime.reading import regular_file, small_file
-from graphxai.runtime.writing import folder_at, synced_together, write_whole
+from graphxai.runtime.writing import folder_at, json_text, synced_together, write_whole
 
 from .checkpoint_error import CONFIG as CONFIG
 from .checkpoint_error import CheckpointError as CheckpointError
 from .intervals import Conformal, from_json, to_json
+from .model import Origin
 from .tasks import TaskSet
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -138,6 +139,36 @@ def save_conformal(scores: Mapping[str, Conformal], folder: Path, digest: str) -
         return None
     content = {"sha256": digest, "tasks": to_json(dict(scores))}
     return write_whole(path, json.dumps(content) + "\n")
+
+
+def with_origin(model: Any, folder: Path, content: Mapping[str, Any], digest: str) -> Any:
+    """Give a loaded model what its folder says of it, and return it in eval mode.
+
+    Args:
+        content: the configuration in the folder, with the metadata.
+        digest: the SHA-256 of the weights, with which the conformal scores were measured.
+    """
+    model.conformal = read_conformal(model.config, folder, digest)
+    metadata = content.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    model.origin = Origin(name_of(folder), digest, metadata, folder)
+    return model.eval()
+
+
+def save_description(
+    model: Any, folder: Path, digest: str, content: Mapping[str, Any], metadata: Any, card: str
+) -> Path:
+    """Write what a folder says of a model beside its weights, and return the folder.
+
+    Args:
+        digest: the SHA-256 of the weights, with which the conformal scores were measured.
+        content: what the configuration holds besides the metadata (JSON values).
+        card: the model card (Markdown).
+    """
+    save_conformal(model.conformal, folder, digest)
+    write_whole(folder / CONFIG, json_text({**content, "metadata": metadata or {}}))
+    write_whole(folder / CARD, card)
+    return folder
 
 
 def as_numbers(value: Tensor, key: str, path: Path, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -36,6 +36,7 @@ MethodName = Literal[
     "ones",
     "order_marginals",
     "partial_lrp",
+    "partnered",
     "path_marginals",
     "random",
     "reverse",

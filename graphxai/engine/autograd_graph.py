@@ -43,12 +43,9 @@ class Opaque(Exception):
     """
 
     def __init__(
-        self,
-        reason: str,
-        operation: str | None = None,
-        lacks_constants: bool = False,
+        self, reason: str, operation: str | None = None, lacks_constants: bool = False,
         complete: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(reason)
         self.operation, self.lacks_constants = operation, lacks_constants
         self.complete = complete
@@ -267,7 +264,8 @@ class _KeptCalls(TorchFunctionMode):
             if kind is not None and kind.name in kinds.ADDITIONS and len(args) == 2:
                 number = args[1] if isinstance(args[0], Tensor) else args[0]
                 if isinstance(number, float | int) and not kwargs:
-                    self.numbers[node] = -number if kind.name == "sub" else number
+                    scales = kinds.operation(kind.name).scales
+                    self.numbers[node] = number * (scales(1)[1] if scales else 1)
         return out
 
 

@@ -1,7 +1,7 @@
 """Queries about how data flows through a pass: what a value is made of, and what becomes of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,7 +62,8 @@ class FlowQueries:
     def pairs(self, op: Op) -> list[tuple[int, int]]:
         """Return the two live factors of a product in both orders, or of a quotient in its own."""
         factors = self.factors(op)
-        return both_ways(factors)[: 1 if op.name == "div" else 2] if len(factors) == 2 else []
+        orders = 1 if op.name in kinds.QUOTIENTS else 2
+        return both_ways(factors)[:orders] if len(factors) == 2 else []
 
     def live_reads(self, op: Op) -> list[int]:
         """Return the live values that an operation reads."""
@@ -71,17 +72,15 @@ class FlowQueries:
     def root(self, value: int) -> int:
         """Return the value that this one is a constant multiple of, up to its shape."""
         if value not in self._roots:
-            self._roots[value] = self._find_root(value)
+            root, op = value, self.trace.op_of(value)
+            while op is not None and op.name in _MULTIPLES:
+                reads = self.live_reads(op)
+                divides = op.name in kinds.QUOTIENTS
+                if len(reads) != 1 or (divides and op.reads[0].value != reads[0]):
+                    break
+                root, op = reads[0], self.trace.op_of(reads[0])
+            self._roots[value] = self._first_equal[root]
         return self._roots[value]
-
-    def _find_root(self, value: int) -> int:
-        op = self.trace.op_of(value)
-        while op is not None and op.name in _MULTIPLES:
-            reads = self.live_reads(op)
-            if len(reads) != 1 or (op.name == "div" and op.reads[0].value != reads[0]):
-                break
-            value, op = reads[0], self.trace.op_of(reads[0])
-        return self._first_equal[value]
 
     def behind(self, value: int, through: Set[str]) -> set[int]:
         """Return all live values that this one is made of by operations in `through`.
@@ -132,7 +131,8 @@ class FlowQueries:
         """Return the first candidate whose entries are summed in a divisor, or None."""
         candidates = list(candidates)
         for op in self.makers(below, kinds.OF_A_SUM):
-            if op.name in kinds.SUMS | kinds.MATRIX_PRODUCTS or is_sum_of_sizes(op):
+            sums_sizes = op.name in _VECTOR_NORMS and op.args[1:2] in ((1,), (1.0,))  # `p=1`
+            if op.name in kinds.SUMS | kinds.MATRIX_PRODUCTS or sums_sizes:
                 reads = self.live_reads(op)
                 summed = {root for read in reads for root in self.roots_of(read)}
                 value = next((v for v in candidates if self.roots_of(v) & summed), None)
@@ -147,9 +147,9 @@ class FlowQueries:
     def is_joined_with_ones(self, value: int) -> bool:
         """Whether rows have a further channel of ones, or of another number."""
         for op in self.makers(value, kinds.SAME):
-            if op.name == "constant_pad_nd" and self.trace.pads_with(op):
+            if op.name in kinds.PADS and self.trace.pads_with(op):
                 return True
-            if op.name == "cat" and any(
+            if op.name in kinds.CONCATENATES and any(
                 not self.live[ref.value] and self.trace.is_uniform(ref.value) for ref in op.reads
             ):
                 return True
@@ -164,13 +164,13 @@ class FlowQueries:
         op, index = self.trace.op_of(value), _KEEPDIM
         while op is not None and op.name in _BROADCASTS:
             if op.name in kinds.INDEXES:
-                by = op.args[2] if op.name == "index_select" else op.args[1]
+                by = index_of(op)
                 by = by[0] if isinstance(by, list | tuple) and len(by) == 1 else by
                 if type(by) is not Ref:
                     return None
                 index = self.trace.origin(by.value, kinds.WHOLE)
             op = self.trace.op_of(op.reads[0].value)
-        groups = None if op is None else self.group(op, kinds.LARGEST | {"scatter_reduce"})
+        groups = None if op is None else self.group(op, kinds.LARGEST)
         return groups if groups is not None and groups[1] == index else None
 
     def group(self, op: Op, names: Set[str]) -> tuple[object, int] | None:
@@ -194,10 +194,8 @@ class FlowQueries:
         """Return the products of two signals that a value combines, by sums and by constants."""
         if value not in self._products:
             makers = self.makers(value, _OF_COMBINATIONS)
-            products = [
-                op for op in makers if op.name in kinds.PRODUCTS and len(self.factors(op)) == 2
-            ]
-            self._products[value] = products
+            products = (op for op in makers if op.name in kinds.PRODUCTS)
+            self._products[value] = [op for op in products if len(self.factors(op)) == 2]
         return self._products[value]
 
 
@@ -247,16 +245,21 @@ def both_ways(pair: list[int]) -> list[tuple[int, int]]:
     return [(pair[0], pair[1]), (pair[1], pair[0])]
 
 
-def is_sum_of_sizes(op: Op) -> bool:
-    """Whether an operation sums absolute values, as `F.normalize(p=1)` does."""
-    return op.name in _VECTOR_NORMS and op.args[1:2] in ((1,), (1.0,))
-
-
 def is_root(op: Op) -> bool:
     """Whether an operation is a square root, or a length."""
-    if op.name == "pow":
+    if op.name in kinds.POWERS:
         return any(isinstance(arg, float) and abs(arg) == 0.5 for arg in op.args[1:])
     return op.name in kinds.ROOTS
+
+
+def index_of(op: Op, args: Sequence[Any] | None = None) -> Any:
+    """Return the index, or the indices of all axes, by which an operation chooses entries.
+
+    Args:
+        args: the arguments of the operation, by default as they are in the list.
+    """
+    place = kinds.operation(op.name).index
+    return None if place is None else (args or op.args)[place]
 
 
 def factors_of(op: Op) -> list[int]:
@@ -287,7 +290,8 @@ def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     base = op if op.name in kinds.CLAMPS else _maker(queries.trace, op.args[0], kinds.CLAMPS)
     if base is None or len({ref.value for ref in op.reads if queries.live[ref.value]}) != 1:
         return False
-    above = _maker(queries.trace, base.args[0], {"sub"}) if type(base.args[0]) is Ref else None
+    below = base.args[0]
+    above = _maker(queries.trace, below, kinds.SUBTRACTS) if type(below) is Ref else None
     if above is None or len(above.reads) != 2 or not queries.live[above.reads[0].value]:
         return False
     logits, threshold = (ref.value for ref in above.reads)

@@ -128,16 +128,10 @@ def sparse_mm_reduce(matrix: Tensor, rows: Tensor, reduce: str) -> tuple[Tensor,
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Compute `softmax(q k^T + mask) v` of q (..., Q, d), k (..., T, d) and v (..., T, d).
 
     The result of a query whose keys are all masked is zero.
@@ -189,12 +183,9 @@ def cpu_attention(
 
 
 def grouped_mm(
-    x: Tensor,
-    matrices: Tensor,
-    offs: Tensor | None = None,
-    bias: Tensor | None = None,
+    x: Tensor, matrices: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Multiply rows x (n, D) by the matrix of their group, of matrices (G, D, K).
 
     Mixtures of experts compute all experts so. Columns or the summed axis may be in groups, too.

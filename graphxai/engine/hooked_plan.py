@@ -29,9 +29,10 @@ from graphxai.engine.plan import ReplayPlan, make_plan
 from graphxai.engine.replay import apply_custom_rule, built_in_rule, custom_rule
 from graphxai.engine.request import NODES, STRUCTURE, PassRequest
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.rules import BuiltInRule, Function, Node, ToInput, saved
+from graphxai.engine.rules import Function, Node, ToInput, saved
 from graphxai.engine.trace import Op, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
+from graphxai.rules.operation_rule import BoundOperation
 
 ROUNDING = 1e3  # machine epsilons
 Gradients: TypeAlias = tuple[Tensor | None, ...]
@@ -68,10 +69,12 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
     """
     for op in plan.passing:
         if (custom := custom_rule(plan, op)) is not None:
-            function = partial(apply_custom_rule, custom)
+            function = partial(apply_custom_rule, custom, kinds.operation(op.name))
             yield op.number, partial(_by_function, function, plan.rules, custom.operation)
         elif (rule := built_in_rule(plan, op)) is not None:
-            yield op.number, partial(_by_built_in_rule, rule, plan.rules)
+            by_function = partial(_by_function, rule.forward, plan.rules, None)
+            way_back = rule.backward and partial(_by_way_back, rule.backward)
+            yield op.number, way_back or by_function
         elif (scales := _scales(plan, op)) is not None:
             yield op.number, partial(_scaling, scales)
     for number, values in cut.items():
@@ -133,15 +136,8 @@ def _by_rule(to_input: ToInput) -> Hook:
     return hook
 
 
-def _by_built_in_rule(rule: BuiltInRule, rules: Rules, node: Node) -> Hook:
-    """Return a hook that follows a rule: by its way back, or by differentiating its way forward.
-
-    Args:
-        rules: those in force, on which the way forward may depend.
-    """
-    if rule.backward is not None:
-        return _by_rule(rule.backward(node, bound_operation(node)))
-    return _by_function(rule.forward, rules, None, node)
+def _by_way_back(backward: Callable[[Node, BoundOperation], ToInput], node: Node) -> Hook:
+    return _by_rule(backward(node, bound_operation(node)))
 
 
 def _has_input(node: Node) -> bool:
@@ -208,7 +204,7 @@ def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
 
 
 KEPT = 8  # plans of a model
-_TIES = kinds.that("ties")
+_TIES, _SHIFTS, _SLICES = kinds.that("ties"), kinds.that("shifts"), kinds.that("slices")
 _MOVES = kinds.SAME - kinds.LOOKUPS
 _BY_ROW = kinds.ENTRYWISE | kinds.that("by_row")  # each row of the first axis alone
 
@@ -241,16 +237,12 @@ class HookedPlan:
     def fits(self, graph: AutogradGraph) -> bool:
         """Whether a graph of the same structure has the same roles."""
         for test, first, second, answer in self.plan.roles.size_comparisons:
-            if test(self._shape(graph, first), self._shape(graph, second)) != answer:
+            places = (self.results[value] for value in (first, second))
+            if test(*(shape_of((graph.nodes[p], number)) for p, number in places)) != answer:
                 return False
         if any(getattr(graph.nodes[place], f"_saved_{name}").dim() for place, name in self.numbers):
             return False
         return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
-
-    def _shape(self, graph: AutogradGraph, value: int) -> torch.Size:
-        """Return the shape of a value in another graph."""
-        place, number = self.results[value]
-        return shape_of((graph.nodes[place], number))
 
 
 def plan_for(
@@ -284,7 +276,7 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
     for op in trace.ops if has_gates else ():  # which may scale constants that the pass has made
         constants = any(type(arg) is Ref and arg.slot == CONSTANT for arg in op.args[:2])
         several = op.number not in trace.numbers
-        if op.name == "mul" and constants and several and trace.flow.live[op.out]:
+        if op.name in kinds.TIMES and constants and several and trace.flow.live[op.out]:
             raise Opaque("a gate, and a product with a constant")
     of_nodes = make_plan(trace, roles, rules, NODES)
     plan = make_plan(trace, roles, rules) if trace.live_inputs & ~NODES else of_nodes
@@ -324,11 +316,11 @@ def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
 def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[Addition]:
     """Yield the parameters that are added to signals."""
     for op in plan.passing:
-        if op.name == "native_batch_norm":
+        if op.name in _SHIFTS:
             yield _addition_of_batch_norm(trace, op)
             continue
         if op.name in kinds.LOGARITHMS and built_in_rule(plan, op) is not None:
-            if trace.origin(trace.output.value, kinds.VIEWS | {"slice"}) != op.out:
+            if trace.origin(trace.output.value, kinds.VIEWS | _SLICES) != op.out:
                 raise Opaque("log-probabilities that are not the output", op.name)
             yield Addition("log_softmax", node=trace.places[op.number])
         if op.name in kinds.ABOVE_ZERO and built_in_rule(plan, op) and not custom_rule(plan, op):
@@ -363,7 +355,7 @@ def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> I
                 yield Addition("parameter", trace.results[value][0])
         elif op.name in kinds.LOOKUPS and not _has_codes(request):
             todo.append(op.reads[0].value)
-        elif op.name == "embedding" and op.reads[0].value in trace.parameters:
+        elif op.name in kinds.EMBEDS and op.reads[0].value in trace.parameters:
             place = trace.places[op.number]
             yield Addition("lookup", trace.results[op.reads[0].value][0], place, (place,))
         elif op.name in _MOVES | kinds.ADDITIONS:
@@ -385,7 +377,7 @@ def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Ad
     numbers = {trace.flow.maker[before] for before in of_parameters}
     ops = [trace.ops[number] for number in sorted(numbers - {-1})]
     lookups = [by for by in ops if by.name in kinds.LOOKUPS]
-    codes = tuple(trace.places[by.number] for by in lookups if by.name == "embedding")
+    codes = tuple(trace.places[by.number] for by in lookups if by.name in kinds.EMBEDS)
     by_codes = _has_codes(request)
     unseen = any(
         ref.slot == CONSTANT for by in ops if by.name not in kinds.LOOKUPS for ref in by.reads
@@ -394,9 +386,8 @@ def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Ad
         raise Opaque(f"a constant that is computed by {op.name}", op.name)
     if not request.memory.keeps:
         raise LacksValue(f"a constant that is computed by {op.name}", op.name)
-    lookups_by_codes = codes if by_codes else ()
-    place = trace.places[op.number]
-    return Addition("computed", None, place, lookups_by_codes, _keep_rows(trace, ops))
+    by_row, place = _keep_rows(trace, ops), trace.places[op.number]
+    return Addition("computed", None, place, codes if by_codes else (), by_row)
 
 
 def _keep_rows(trace: GraphTrace, ops: list[Op]) -> bool:
@@ -408,7 +399,7 @@ def _keep_rows(trace: GraphTrace, ops: list[Op]) -> bool:
             looked_up.add(op.out)
         elif rows:
             of_matrices = op.name in kinds.MATRIX_PRODUCTS and rows != factors_of(op)[:1]
-            dims = op.args[1] if op.name == "sum" else [-1]
+            dims = op.args[1] if op.name in kinds.SUMS else [-1]
             counts = {trace.shape(value)[:1] for value in (*rows, op.out)}
             if op.name not in _BY_ROW or of_matrices or len(counts) > 1 or 0 in dims:
                 return False

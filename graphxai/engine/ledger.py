@@ -68,8 +68,8 @@ class LedgerLines:
                 if not plan.signal[ref.value] and is_real(self.trace.memory.tensors[ref.slot]):
                     yield self.of(ref.value), ref
         numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
-        adds_number = op.name in kinds.FILLS | kinds.ADDITIONS | {"scatter"} and any(numbers)
-        of_log = op.name == "_log_softmax" and bool(plan.rules.attention)
+        adds_number = op.name in kinds.FILLS | kinds.ADDITIONS and any(numbers)
+        of_log = op.name in kinds.LOG_SOFTMAX and bool(plan.rules.attention)
         if adds_number or of_log or (op.name in kinds.ABOVE_ZERO and plan.rules.activation):
             yield self.of_numbers(), None
 
@@ -136,7 +136,8 @@ class _ConstantDerivative:
         if op.name in kinds.ABOVE_ZERO | kinds.LOGARITHMS:  # a custom rule passes all on
             ruled = built_in_rule(self.plan, op) is not None
             return ruled and custom_rule(self.plan, op) is None
-        return op.name in kinds.FILLS or (op.name == "scatter" and type(op.args[3]) is not Ref)
+        source = kinds.operation(op.name).source
+        return op.name in kinds.FILLS and (source is None or type(op.args[source]) is not Ref)
 
     def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
         """Run an operation that puts numbers, which are constants, among the signal's entries.
@@ -286,12 +287,13 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
         return None
     if op.name in kinds.PRODUCTS:
         factors = [value for value in factors_of(op) if value in taken]
-        if op.name == "div" and factors and factors[0] != getattr(op.args[0], "value", None):
-            what = "a quotient (div) with the input in the denominator"
+        divides = op.name in kinds.QUOTIENTS
+        if divides and factors and factors[0] != getattr(op.args[0], "value", None):
+            what = f"a quotient ({op.name}) with the input in the denominator"
             return Nonlinearity("activation", what, op)
         if len(factors) < 2:
             return None
-        kind = "quotient" if op.name == "div" else "product"
+        kind = "quotient" if divides else "product"
         what = f"a {kind} ({op.name}) of two quantities that depend on the input"
         held = plan.roles.held.get(op.number, {})
         rules = (held[value] for value in factors if value in held)

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from graphxai.engine.flow_queries import SizeComparison, factors_of
-from graphxai.engine.operations import CUTS, PRODUCTS
-from graphxai.engine.trace import Op, Ref, Trace, is_real, refs_in
+from graphxai.engine.operations import CUTS, DETACHES, PASSES_ON, PRODUCTS, operation_kind, that
+from graphxai.engine.trace import Op, Trace, is_real, refs_in
 from graphxai.rules.conservative import Rules
+
+_COPIES = that("copies")
 
 Rule = Literal["attention", "layernorm", "activation"]
 
@@ -267,12 +268,13 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
         if not (depends := trace.flow.depends[ref.value]):
             continue
         tensor = trace.memory.tensors[ref.slot]
-        history = tensor.grad_fn.name() if op.name == "detach" and tensor.grad_fn else ""
+        read = trace.memory.tensors[(op.reads or op.makes)[0].slot]
+        history = tensor.grad_fn.name() if op.name in DETACHES and tensor.grad_fn else ""
         if "DifferentiableGraph" in history:  # TorchScript writes this backward pass
             passes, arriving = True, _rewrite_script(trace, op)
         elif op.name in CUTS:
             passes = False
-        elif op.grad_enabled and op.name == "clone" and _is_flagged(trace, op.reads[0]):
+        elif op.grad_enabled and op.name in _COPIES and (read.is_conj() or read.is_neg()):
             passes = True  # a copy below autograd carries out a conjugation, or a sign
         elif not graded:
             passes = is_real(tensor)
@@ -287,11 +289,6 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
             trace.flow.live[ref.value] = arriving & depends
         elif is_real(tensor) and op.name not in CUTS:  # other inputs need no gradient
             trace.flow.live[ref.value] = arriving & depends & ~1
-
-
-def _is_flagged(trace: Trace, ref: Ref) -> bool:
-    tensor = trace.memory.tensors[ref.slot]
-    return tensor.is_conj() or tensor.is_neg()
 
 
 def _live(trace: Trace, value: int) -> int:
@@ -311,11 +308,11 @@ def _rewrite_script(trace: Trace, op: Op) -> int:
     gradients flow to.
     """
     inside, arriving = _passing_on(
-        trace, op, lambda current, _: current.name != "detach" or current is op
+        trace, op, lambda current, _: current.name not in DETACHES or current is op
     )
     for current in inside:
-        if current.name == "detach":
-            current.func, current.name = torch.ops.aten.alias.default, "alias"
+        if current.name in DETACHES:
+            current.func, current.name = PASSES_ON, operation_kind(PASSES_ON).name
             if current is not op:
                 trace.flow.live[current.out] = trace.flow.live[current.reads[0].value]
     return arriving

@@ -25,11 +25,11 @@ from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plan
 from graphxai.engine.replay import Replay, acting_rules
 from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real, refs_in
+from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real
 from graphxai.rules.conservative import DeferredShares, Rules, Tape
 from graphxai.runtime.notices import warn
 
-_ZEROS, _FULL = kinds.that("zeros"), kinds.that("full")
+_ZEROS, _FULL, _MASKS = kinds.that("of_zeros"), kinds.that("of_number"), kinds.that("masks")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,7 @@ def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
                     line == CONSTANTS and op.name in kept | kinds.ABOVE_ZERO | kinds.LOGARITHMS
                 )
                 numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
-                is_known |= op.name == "masked_fill" and numbers <= {0, -math.inf}
+                is_known |= op.name in _MASKS and numbers <= {0, -math.inf}
             else:
                 is_known = _is_zero(plan.trace, ref)
             if line not in expected and not is_known:
@@ -286,19 +286,12 @@ def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
     codes = {name: leaf for name, leaf in leaves.items() if name not in real}
     replacements: dict[int, ValueReplacement] = {}
     for op in plan.passing if codes else ():
-        added = [op.args[place : place + 1] for place in kinds.operation(op.name).adds]
-        for ref in refs_in(added):
-            name = lines.of(ref.value)
-            if (
-                name in codes
-                and not plan.signal[ref.value]
-                and is_real(trace.memory.tensors[ref.slot])
-            ):
+        for name, ref in lines.added_by(plan, op):
+            if ref is not None and name in codes:
                 if op.number in replacements:
                     raise _not_by_row(name)
-                replacements[op.number] = ValueReplacement(
-                    ref.value, _scaled_by_row(name, codes[name])
-                )
+                scaled = _scaled_by_row(name, codes[name])
+                replacements[op.number] = ValueReplacement(ref.value, scaled)
     outputs: Tensor = Replay(
         plan,
         {slots[name]: leaf for name, leaf in real.items()} | {plans.slot: request.rows.detach()},

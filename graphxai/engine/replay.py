@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphxai.engine import operations as kinds
 from graphxai.engine.fused import laid_out_like
-from graphxai.engine.operations import PLUS_PRODUCT, PRODUCTS, operation, operation_kind
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
 from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
 from graphxai.engine.trace import (
@@ -98,14 +98,14 @@ class Replay:
                 recorded = self.trace.memory.tensors[ref.slot]
                 # a result may share its memory; a part of another operation has no overload
                 has_schema = isinstance(op.func, torch._ops.OpOverload)
-                shared = op.in_place or (has_schema and operation_kind(op.func).views)
+                shared = op.in_place or (has_schema and kinds.operation_kind(op.func).views)
                 self.now[ref.slot] = part if shared else laid_out_like(part, recorded)
 
     def _result(self, op: Op) -> Any:
         """Return what an operation results in under the rules."""
         args, kwargs = self._arguments(op)
         if (shares := self.plan.shares.get(op.number)) is not None:
-            first = int(op.name in PLUS_PRODUCT)
+            first = int(op.name in kinds.PLUS_PRODUCT)
             for place in (first, first + 1):
                 args[place] = rules_of.scale_gradient(args[place], shares[op.args[place].value])
         return self.run_op(op, args, kwargs)
@@ -117,7 +117,7 @@ class Replay:
             replaced: whether with the replacement of a value, if there is one.
         """
         replacement = self.replacements.get(op.number) if replaced else None
-        holds = op.number in self.plan.roles.held or op.name in PRODUCTS
+        holds = op.number in self.plan.roles.held or op.name in kinds.PRODUCTS
         if replacement is None and not holds:
             return op.with_tensors(self.value)
         live, signals = self.trace.flow.live, self.plan.taken[op.number] if holds else ()
@@ -170,7 +170,7 @@ def rule_for(plan: ReplayPlan, op: Op, along: bool = False) -> Function | None:
     """
     custom = custom_rule(plan, op)
     if custom is not None:
-        return partial(apply_custom_rule, custom)
+        return partial(apply_custom_rule, custom, kinds.operation(op.name))
     rule = built_in_rule(plan, op, along)
     return None if rule is None else rule.forward
 
@@ -180,7 +180,7 @@ def custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
 
     Raises ValueError unless the only signal is the first argument, for which rules are written.
     """
-    rule = plan.rules.custom_rule(op.name) if plan.rules.custom else None
+    rule = plan.rules.custom_rule(kinds.operation(op.name).called) if plan.rules.custom else None
     signals = {ref.value for ref in op.reads if plan.signal[ref.value]} if rule else set()
     if rule is None or not signals:
         return None
@@ -199,17 +199,17 @@ def acting_rules(plan: ReplayPlan) -> set[OperationRule]:
 
 
 def apply_custom_rule(
-    rule: OperationRule, func: Function, x: Tensor, *args: Any, **kwargs: Any
+    rule: OperationRule, row: kinds.Operation, func: Function, x: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
     """Compute an operation by a custom rule, and add the bias of a norm after it."""
     settings, bias = list(args), None
-    place = {"layer_norm": 2, "group_norm": 1}.get(rule.operation)
-    if place is not None and len(settings) > place:
-        bias, settings[place] = settings[place], None
+    for place in row.adds if row.name in kinds.NORMS else ():
+        if len(args) >= place:
+            bias, settings[place - 1] = args[place - 1], None
     y = rule.compute(x, BoundOperation(func, tuple(settings), kwargs))
     if bias is None:
         return y
-    return affine(y, None, bias) if rule.operation == "layer_norm" else per_channel(y, None, bias)
+    return (per_channel if "by_group" in row.does else affine)(y, None, bias)
 
 
 def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule | None:
@@ -218,27 +218,13 @@ def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule 
     Args:
         along: as for `rule_for`.
     """
-    rule = operation(op.name).rule
-    if rule is None or not vanishes_at_zero(op) or op.number in plan.roles.softmax:
+    rule = kinds.operation(op.name).rule
+    if rule is None or not rule.fits(op.args) or op.number in plan.roles.softmax:
         return None
     if not any(plan.signal[ref.value] for ref in op.reads):
         return None
-    without_rule = "batch_norm" in op.name and op.args[3] is not None
-    if without_rule and "running" not in operation(op.name).does:
-        without_rule = op.args[5] is False
-    in_force = along if without_rule else bool(getattr(plan.rules, rule.asked_by))
+    in_force = along if rule.is_affine(op.args) else bool(getattr(plan.rules, rule.asked_by))
     return rule if in_force else None
-
-
-def vanishes_at_zero(op: Op) -> bool:
-    """Whether f(0) = 0, which depends on the bounds of `hardtanh` and on an exponent."""
-    if op.name == "pow":
-        exponent = op.args[1]
-        return type(op.args[0]) is Ref and isinstance(exponent, int | float) and exponent > 0
-    if op.name != "hardtanh":
-        return True
-    low, high = (*op.args[1:], -1, 1)[:2] if len(op.args) < 3 else op.args[1:3]
-    return bool(low <= 0 <= high)
 
 
 # -- the proof that nothing is lost ----------------------------------------------------------------

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from graphxai.engine.autograd_graph import Opaque
 from graphxai.engine.fused import uncompiled
+from graphxai.engine.operations import EMBEDS
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import own_gradient, refuse_lost_gradients
 from graphxai.engine.trace import Trace
@@ -272,7 +273,7 @@ class PassRequest:
                 alike = (torch.equal(x.flatten(), codes.flatten()) for x in (tensor, *columns))
                 names += [name] if any(alike) else []
         if len(names) != 1:
-            raise Opaque("a look-up of codes that the model computes", "embedding")
+            raise Opaque("a look-up of codes that the model computes", next(iter(EMBEDS)))
         return None if names[0] in STRUCTURE else names[0]
 
     def relevance_of_tokens(self, gradient: Tensor) -> Tensor:

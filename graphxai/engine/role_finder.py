@@ -22,11 +22,12 @@ from graphxai.engine.flow_queries import (
 from graphxai.engine.plan import AttentionProduct, Roles, Rule
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace
 
+_OF_SUMS = kinds.LOGARITHMS - kinds.LOG_SOFTMAX
 _WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
-_INVERSE = kinds.that("inverse")
 _OF_MULTIPLES = kinds.SAME | kinds.SCALINGS
-_OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | {"neg"}
-_OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | {"add"}
+_OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | kinds.that("negates")
+_OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | kinds.ADDS
+_OF_COMPLEMENTS = kinds.SAME | kinds.that("complement")
 
 
 def find_roles(trace: Trace) -> Roles:
@@ -69,7 +70,7 @@ class _RoleFinder(FlowQueries):
         for op in signals:
             if op.name in kinds.SCALINGS and len(self.factors(op)) == 2:
                 self._mark_factor(op) or self._mark_linear_attention(op)
-        products = (op for op in signals if op.name in kinds.PRODUCTS - {"div"})
+        products = (op for op in signals if op.name in kinds.PRODUCTS - kinds.QUOTIENTS)
         self.roles.products |= {op.number for op in products if len(self.factors(op)) == 2}
 
     def products_with_others(
@@ -117,7 +118,7 @@ class _RoleFinder(FlowQueries):
         Args:
             argument: the root of the gate's x.
         """
-        if op.name != "mul" or op.in_place:
+        if op.name not in kinds.TIMES or op.in_place:
             return False
         factors = self.factors(op)
         if len(factors) != 2 or sum(value in derived for value in factors) != 1:
@@ -156,29 +157,28 @@ class _RoleFinder(FlowQueries):
             return True
         if op.name in kinds.SCALINGS and self._is_normalised(op):
             return True
-        return is_sparse_softmax(self, op) or (op.name == "exp" and self._is_of_logarithms(op))
+        exponential = op.name in kinds.EXPONENTIALS  # of a `log_softmax`, or `s - logsumexp(s)`
+        before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES) if exponential else ()
+        return is_sparse_softmax(self, op) or any(by.name in kinds.LOGARITHMS for by in before)
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
         pairs = self.pairs(op)
-        if op.name == "mul":
-            inverse = {value for value in sum(pairs, ()) if self.trace.op_name(value) in _INVERSE}
+        if op.name in kinds.TIMES:
+            inverse = {
+                value for value in sum(pairs, ()) if self.trace.op_name(value) in kinds.INVERSES
+            }
             pairs = [(a, b) for a, b in pairs if b in inverse and a not in inverse]
         return any(self.are_summed_in(below, [above]) is not None for above, below in pairs)
-
-    def _is_of_logarithms(self, op: Op) -> bool:
-        """Whether an `exp` has a `log_softmax` or `s - logsumexp(s)` as its argument."""
-        before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES)
-        return any(maker.name in kinds.LOGARITHMS for maker in before)
 
     def _mark_softmax(self, weights: int) -> None:
         """Mark the exponentials in weights, and the logarithms and inverses of their sums."""
         for op in self.makers(weights, kinds.OF_A_SUM | _OF_MULTIPLES):
-            if op.name == "exp" or op.name in _INVERSE:
+            if op.name in kinds.EXPONENTIALS | kinds.INVERSES:
                 self.roles.softmax.add(op.number)
-            if op.name == "exp":
+            if op.name in kinds.EXPONENTIALS:
                 before = self.makers(op.reads[0].value, _OF_DIFFERENCES)
-                self.roles.softmax |= {by.number for by in before if by.name == "logsumexp"}
+                self.roles.softmax |= {by.number for by in before if by.name in _OF_SUMS}
 
     def _mark_shifts(self, op: Op) -> None:
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))`, where m is the maximum of the group."""
@@ -186,9 +186,9 @@ class _RoleFinder(FlowQueries):
             return
         for above, below in both_ways(self.factors(op)):
             sums = [self.group(by, kinds.SUMS) for by in self.makers(below, kinds.OF_A_SUM)]
-            exps = (by for by in self.makers(above, kinds.SAME) if by.name == "exp")
+            exps = (by for by in self.makers(above, kinds.SAME) if by.name in kinds.EXPONENTIALS)
             for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, kinds.SAME)):
-                shift = sub.args[1] if sub.name == "sub" else None
+                shift = sub.args[1] if sub.name in kinds.SUBTRACTS else None
                 if type(shift) is Ref:
                     group = self.group_of_maximum(shift.value)
                     if group is not None and group in sums:
@@ -203,7 +203,7 @@ class _RoleFinder(FlowQueries):
                 continue
             gates_itself = any(self.root(other) == argument for other in others)
             self.roles.hold(product, value, "activation" if gates_itself else "attention")
-        for product, gates in self.users(op.out, kinds.SAME | {"rsub"}):
+        for product, gates in self.users(op.out, _OF_COMPLEMENTS):
             if self._is_of_constant_rows(product, gates, op.out):
                 self.roles.hold(product, self.factors(product)[0], "attention")
 
@@ -213,7 +213,7 @@ class _RoleFinder(FlowQueries):
         Args:
             gates: the values that are made of the gate.
         """
-        if op.name != "mul" or len(self.factors(op)) != 1 or len(op.reads) != 2:
+        if op.name not in kinds.TIMES or len(self.factors(op)) != 1 or len(op.reads) != 2:
             return False
         (other,) = (ref.value for ref in op.reads if ref.value not in gates)
         return self.trace.flow.maker[other] >= 0 and self.compare_sizes(
@@ -319,7 +319,7 @@ class _RoleFinder(FlowQueries):
         factors: list[tuple[Rule, Callable[[int, int], bool]]] = [
             ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
         ]  # fmt: skip
-        if op.name == "div":
+        if op.name in kinds.QUOTIENTS:
             factors.append(("activation", self._are_of_one_signal))
         for rule, fits in factors:
             for x, factor in self.pairs(op):
@@ -360,5 +360,5 @@ class _RoleFinder(FlowQueries):
         behind_x = self.behind(x, _WITHOUT_CLAMPS)
         behind_scale = self.behind(scale, kinds.OF_A_SCALE) - {scale}
         return bool(behind_x & behind_scale) and self.is_made_of(
-            scale, behind_x.__contains__, kinds.OF_A_SCALE | {"sub"}
+            scale, behind_x.__contains__, kinds.OF_A_SCALE | kinds.SUBTRACTS
         )

@@ -18,7 +18,6 @@ from torch import Tensor
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.operation_rule import BoundOperation, constant_ratio, gelu_ratio
 
-aten = torch.ops.aten
 Node: TypeAlias = Any  # a node of PyTorch's autograd graph
 Function: TypeAlias = Callable[..., Any]
 ToInput: TypeAlias = Callable[[Tensor], Tensor]  # from the gradient at the result to the input's
@@ -36,11 +35,15 @@ class BuiltInRule(NamedTuple):
             pass would stay in memory.
             Without `backward`, hooks differentiate `forward`; if the node has not saved its input,
             the pass is recorded.
+        fits: whether an operation with these arguments has the rule, as f(0) = 0.
+        is_affine: whether it is affine with these arguments, so that it needs no rule.
     """
 
     asked_by: str
     forward: Function
     backward: Callable[[Node, BoundOperation], ToInput] | None = None
+    fits: Callable[[Sequence[Any]], bool] = lambda args: True
+    is_affine: Callable[[Sequence[Any]], bool] = lambda args: False
 
 
 def saved(node: Node, name: str) -> Any:
@@ -69,7 +72,8 @@ def layer_norm(
     This is the rule LN (Ali 2022, section 4).
     """
     axes = tuple(range(-len(shape), 0))
-    mean, centred = _centred(x, axes)
+    mean = x.mean(axes, keepdim=True)
+    centred = x - mean
     scale = _scale(centred, axes, eps)
     return affine(centred * scale, weight, bias), mean, scale
 
@@ -87,16 +91,9 @@ def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
 
 
 def group_norm(
-    func: Function,
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    n: int,
-    c: int,
-    hw: int,
-    groups: int,
+    func: Function, x: Tensor, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int,
     eps: float,
-) -> tuple[Tensor, None, None]:
+) -> tuple[Tensor, None, None]:  # fmt: skip
     """Apply GroupNorm to x (B, C, ...), with constant scales, as LN does (Ali 2022, section 4)."""
     y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
     return per_channel(y, weight, bias), None, None
@@ -139,13 +136,18 @@ def batch_norm(
 
     With running statistics it is affine (Ioffe 2015, section 3.1). Else this is LN (Ali 2022).
     """
-    *training, _, eps = rest  # one operation is only for running statistics
-    if any(training) or mean is None:  # InstanceNorm has no running statistics, either
+    eps = rest[-1]
+    if not has_running_statistics((x, weight, bias, mean, var, *rest)):
         y = _standardised(x, (0, *range(2, x.dim())), eps)
     else:
         shape = (1, -1) + (1,) * (x.dim() - 2)
         y = (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
     return per_channel(y, weight, bias), None, None
+
+
+def has_running_statistics(args: Sequence[Any]) -> bool:
+    """Whether BatchNorm takes the running statistics, which InstanceNorm does not have."""
+    return args[3] is not None and args[5] is not True
 
 
 def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
@@ -160,17 +162,12 @@ def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     return to_input
 
 
-def _centred(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    mean = x.mean(axes, keepdim=True)
-    return mean, x - mean
-
-
 def _scale(centred: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    _, centred = _centred(x, axes)
+    centred = x - x.mean(axes, keepdim=True)
     return centred * _scale(centred, axes, eps)
 
 
@@ -198,9 +195,13 @@ def ratio(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     and roots follow it, too. For a power it says the same as the uniform rule for a product of
     equal factors (Achtibat 2024): together they pass on all that arrives.
     """
-    if func is aten.gelu.default and kwargs.get("approximate", "none") == "none":
-        return rules_of.gelu(x)
     return rules_of.by_ratio(x, lambda z: func(z, *args, **kwargs))
+
+
+def gelu(func: Function, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """Compute GELU by `ratio`, which is the normal distribution function if it is exact."""
+    exact = approximate == "none"
+    return rules_of.gelu(x) if exact else ratio(func, x, approximate=approximate)
 
 
 def ratio_above_zero(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -232,10 +233,25 @@ def variance(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def ratio_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `ratio`: `g [f(x) / x]`."""
-    x = saved(node, "self")
-    if f.function is aten.gelu and f.options["approximate"] == "none":
-        return _times(gelu_ratio(x))
-    return _times(constant_ratio(x, f))
+    return _times(constant_ratio(saved(node, "self"), f))
+
+
+def gelu_backward(node: Node, f: BoundOperation) -> ToInput:
+    """Return the way back through `gelu`."""
+    exact = f.options["approximate"] == "none"
+    return _times(gelu_ratio(saved(node, "self"))) if exact else ratio_backward(node, f)
+
+
+def is_positive_power(args: Sequence[Any]) -> bool:
+    """Whether a power has a positive number as its exponent, so that it is 0 at 0."""
+    return isinstance(args[1], int | float) and args[1] > 0
+
+
+def has_zero_inside(args: Sequence[Any]) -> bool:
+    """Whether the bounds of `hardtanh`, -1 and 1 by default, are around zero."""
+    low = args[1] if len(args) > 1 else -1
+    high = args[2] if len(args) > 2 else 1
+    return bool(low <= 0 <= high)
 
 
 def _times(factor: Tensor) -> ToInput:

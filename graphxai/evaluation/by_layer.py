@@ -16,9 +16,10 @@ counts as created where it joins.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -27,15 +28,13 @@ from graphxai.api import explain
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
+from graphxai.engine.autograd_graph import requiring_gradients
 from graphxai.explainers import get_explainer
 from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import Method, each_of, told_apart
 from graphxai.explanation.compute.models import Model
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import conservative, record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 METHODS = ("gradient_input", "lrp_ah", "lrp_ln", "lrp_ah_ln", "lrp")
 COLUMNS = ("graph", "method", "stage", "relevance", "biases", "inputs", "created", "output")
@@ -48,7 +47,7 @@ def layer_sums(
     *,
     layers: Sequence[str] | None = None,
     target: Any = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Sum the relevance that enters every layer, and what is created or lost between two.
 
     Args:
@@ -71,8 +70,6 @@ def layer_sums(
         ValueError: the model has no such layers, a method has no rules, or the passes of a wrapped
             model are recorded.
     """
-    import pandas as pd
-
     if isinstance(model, Ensemble):
         raise ValueError("an ensemble has no layers of its own; give one of its members.")
     module: nn.Module = getattr(model, "module", model)
@@ -151,7 +148,8 @@ def _sums(
     """Return relevance, biases, inputs, created and f_c of each stage."""
     is_graphormer = isinstance(model, Graphormer)  # which copies its biases for a tape
     module: nn.Module = getattr(model, "module", model)
-    with explaining(model), _with_gradients(module), conservative(**vars(explainer.rules)):
+    weights = requiring_gradients(p for p in module.parameters() if p.is_floating_point())
+    with explaining(model), weights, conservative(**vars(explainer.rules)):
         tape = nullcontext() if is_graphormer else record(biases=True)
         with tape:
             tokens = model.embed(batch).detach().requires_grad_()
@@ -217,18 +215,6 @@ def _noting(module: nn.Module, layers: Sequence[nn.Module], stages: _Stages) -> 
         for part in module.modules():
             hooks.callback(part.register_forward_pre_hook(lambda p, _: stages.call(p)).remove)
         yield
-
-
-@contextmanager
-def _with_gradients(module: nn.Module) -> Iterator[None]:
-    frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
-    for parameter in frozen:
-        parameter.requires_grad_()
-    try:
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
 
 
 @dataclass(frozen=True, eq=False)

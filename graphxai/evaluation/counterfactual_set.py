@@ -29,6 +29,7 @@ from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.runtime.interrupts import results_kept
+from graphxai.visualization import Scale, graph_svg, molecule_svg, superpixel_svg
 from graphxai.wrapping.chosen import chosen_nodes, named_nodes
 from graphxai.wrapping.removal import Operator, outputs_of_many, outputs_without_edges
 from graphxai.wrapping.subgraphs import undirected_edges
@@ -97,8 +98,6 @@ class CounterfactualSet(Drawing):
         Raises:
             ValueError: the graph cannot be drawn.
         """
-        from graphxai.visualization import Scale, graph_svg, molecule_svg, superpixel_svg
-
         shown = np.zeros(len(self.explanation.relevance))
         shown[list(self.nodes)] = 1.0
         options.setdefault("title", self.summary)

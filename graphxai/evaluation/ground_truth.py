@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,9 +25,6 @@ from graphxai.wrapping.removal import outputs_of_many
 
 from .truth_metrics import BOND_METRICS, bond_scores, metrics_for, outstanding, undefined
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 COLUMNS = ("graph", "method", "operator", "metric", "value", "note")
 
 
@@ -40,7 +38,7 @@ def evaluate_truth(
     bonds: Sequence[tuple[ArrayLike, ArrayLike]] | None = None,
     top: Sequence[int] = (),
     progress: bool | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Score methods against the known truth of every input, always including `random`.
 
     Args:
@@ -65,8 +63,6 @@ def evaluate_truth(
         ValueError: a truth does not fit its input, or a method returns relevance that is not
             finite. The message names the graph.
     """
-    import pandas as pd
-
     if len(inputs) != len(truths):
         raise ValueError(f"{len(inputs)} inputs, but {len(truths)} truths.")
     explainers = explainers_of(model, methods)
@@ -113,7 +109,7 @@ def evaluate_nothing(
     *,
     target: Any = None,
     ends: Sequence[ArrayLike] | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Count false positives in inputs where no node is true, see `outstanding`.
 
     Args:
@@ -127,8 +123,6 @@ def evaluate_nothing(
     Returns:
         Rows as those of `evaluate_truth`.
     """
-    import pandas as pd
-
     prepared = list(enumerate(prepare_all(model, inputs)))
     rows: list[tuple[int, str, str, str, float, str]] = []
     for explainer in explainers_of(model, methods):
@@ -151,7 +145,7 @@ def evaluate_bonds(
     *,
     target: Any = None,
     methods: "Mapping[str, BondMethod] | None" = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Score methods that give bonds a relevance of their own.
 
     Args:
@@ -165,8 +159,6 @@ def evaluate_bonds(
     Returns:
         Rows as those of `evaluate_truth`.
     """
-    import pandas as pd
-
     rows: list[tuple[int, str, str, str, float, str]] = []
     for name, method in (BOND_METHODS if methods is None else methods).items():
         relevances = method(model, inputs, [np.asarray(ends) for ends, _ in bonds], target)

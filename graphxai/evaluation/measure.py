@@ -333,10 +333,9 @@ class NoisyModel:
     every method and in every batch.
     """
 
-    def __init__(self, model: Any, seed: int, noise: float = NOISE) -> None:
+    def __init__(self, model: Any, seed: int) -> None:
         self._model = model
         self._seed = seed
-        self._noise = noise
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # a copy looks these up before it has a model
@@ -356,7 +355,7 @@ class NoisyModel:
             generator = torch.Generator().manual_seed(self._seed * 100_003 + n)
             draw = torch.randn(nodes.shape, generator=generator).to(nodes)
             size = nodes.detach().square().mean().sqrt()
-            noisy[b, 1 : n + 1] = nodes + self._noise * size * draw
+            noisy[b, 1 : n + 1] = nodes + NOISE * size * draw
         return noisy
 
     def encode(self, tokens: Tensor, batch: GraphBatch, *args: Any, **options: Any) -> Tensor:

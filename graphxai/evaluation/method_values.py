@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from graphxai.contract.method_names import CONTROLS
@@ -16,9 +17,6 @@ from .metrics import METRICS, TRUTH_METRICS, higher_is_better
 from .robustness import Robustness
 from .statistics import Comparisons, Interval, bootstrap, compare_pairs, kendall_tau
 from .store import SIZE_SHARE, Key, Unit
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = ("checkpoint", "graph", "nodes", "method", "operator", "metric", "value", "note")
 
@@ -109,13 +107,11 @@ class MethodValues:
         return f"{method} ({note})" if note else method
 
     @cached_property
-    def rows(self) -> "pd.DataFrame":
+    def rows(self) -> pd.DataFrame:
         """A table with one row per checkpoint, graph, method, operator and metric.
 
         `operator` is "none" if no nodes are removed. `note` says why a value is missing.
         """
-        import pandas as pd
-
         rows = [
             (u.checkpoint, u.graph, u.nodes, u.method, operator, metric, value, u.note)
             for u in self.units
@@ -266,7 +262,7 @@ class MethodValues:
         others = [pair for pair in combinations(values, 2) if best not in pair]
         return compare_pairs(values, pairs, others=others)
 
-    def table(self, operator: str | None = None, *, costs: bool = False) -> "pd.DataFrame":
+    def table(self, operator: str | None = None, *, costs: bool = False) -> pd.DataFrame:
         """Return a table of mean [95 % interval], with a row per method and a column per metric.
 
         Its `attrs` hold the number of graphs n. If a cell is based on fewer graphs, it says so.
@@ -276,8 +272,6 @@ class MethodValues:
             costs: whether to add the columns "ms", the mean time of one explanation of graphs that
                 share passes, and "passes".
         """
-        import pandas as pd
-
         operator = operator or (self.operators or ("none",))[0]
         metrics = self.metrics(operator)
         total = len({unit.graph for unit in self.units})
@@ -297,10 +291,8 @@ class MethodValues:
         frame.attrs["n"] = total
         return frame
 
-    def agreement(self, metric: str = "auac") -> "pd.DataFrame":
+    def agreement(self, metric: str = "auac") -> pd.DataFrame:
         """Return Kendall's tau between the method rankings for each pair of operators."""
-        import pandas as pd
-
         means = {
             op: [interval.mean for interval in self.intervals(metric, op).values()]
             for op in self.operators
@@ -308,7 +300,7 @@ class MethodValues:
         tau = [[kendall_tau(means[a], means[b]) for b in means] for a in means]
         return pd.DataFrame(tau, index=list(means), columns=list(means))
 
-    def seeds(self, metric: str = "auac", operator: str | None = None) -> "pd.DataFrame":
+    def seeds(self, metric: str = "auac", operator: str | None = None) -> pd.DataFrame:
         """Return each method's mean for each checkpoint, with mean and SD over checkpoints."""
         operator = operator or (self.operators or ("none",))[0]
         rows = self.rows

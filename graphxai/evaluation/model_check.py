@@ -68,12 +68,12 @@ class ModelCheck:
         return [*self.problems, *(m.problem for m in self.methods.values() if m.problem)]
 
     def __str__(self) -> str:
-        found = self.methods.values()
-        working = [m for m in found if m.works]
+        checked = self.methods.values()
+        working = [m for m in checked if m.works]
         names = {
             "works": _with_costs(working) or "no method",
-            "fails": _by_reason((m.problem, m.name) for m in found if m.problem),
-            "not for it": ", ".join(m.name for m in found if not m.applies),
+            "fails": _by_reason((m.problem, m.name) for m in checked if m.problem),
+            "not for it": ", ".join(m.name for m in checked if not m.applies),
             "by hooks": ", ".join(m.name for m in working if m.tier == "hooks"),
             "recorded": _by_reason((m.why_recorded, m.name) for m in working if m.why_recorded),
             **self.notes,

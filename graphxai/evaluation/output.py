@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from graphxai.explanation.files import write_csv
 from graphxai.runtime.writing import atomic_write, folder_at, write_whole
@@ -17,9 +19,6 @@ from .metrics import DEFAULT_METRICS, higher_is_better, known_metric
 from .robustness import SHARES
 from .statistics import COLUMNS
 from .store import finite_or_null
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEADING = (*DEFAULT_METRICS, "roar")  # the metrics that the summary tests
 
@@ -56,8 +55,6 @@ def save_report(report: MethodValues, folder: Path) -> Path:
 
 def comparisons(report: MethodValues) -> pd.DataFrame:
     """Compare all pairs of methods for each metric and operator, each with Holm's correction."""
-    import pandas as pd
-
     rows = []
     for operator in report.operators or ("none",):
         for metric in report.metrics(operator):
@@ -310,8 +307,6 @@ def table_frame(report: MethodValues) -> pd.DataFrame:
     are), whether the mean is the best or ties with it (`best`), the mean time of one explanation in
     milliseconds (`ms`), and the passes that the method says it takes (`passes`).
     """
-    import pandas as pd
-
     seconds, passes = report.seconds(), report.passes()
     rows: list[tuple[Any, ...]] = []
     for operator in report.operators or ("none",):

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from graphxai.api import explain
 from graphxai.contract.method_names import CONTROLS
 from graphxai.explainers import REGISTRY, get_explainer
@@ -20,7 +22,6 @@ from .statistics import Interval
 from .store import GRID, Key
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -107,7 +108,7 @@ class Report(MethodValues):
         directions = {metric: METRICS[metric].direction for metric in metrics if metric in METRICS}
         return forest_figure(panels, directions=directions, title=title)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one table for a paper, see `output.table_frame`."""
         return table_frame(self)
 

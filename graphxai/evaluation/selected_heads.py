@@ -7,9 +7,10 @@ attribution.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from graphxai.explainers import get_explainer
@@ -17,9 +18,6 @@ from graphxai.explainers import get_explainer
 from .benchmark import evaluate
 from .ground_truth import evaluate_truth
 from .metrics import METRICS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RATES = (0.25, 0.5, 0.75, 1.0)  # of the other heads, in the corruption curve
 PER_RATE = 5  # corrupted masks
@@ -56,10 +54,8 @@ class HeadControl:
         as_good = sign * means >= sign * selected - 1e-12
         return float((1 + as_good.sum()) / (1 + len(means)))
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return a table with mean, lowest and highest mean of the masks of each kind."""
-        import pandas as pd
-
         kinds = {"selected": self.selected[None], "random": self.random}
         kinds |= {f"{100 * rate:.0f} % of the others": of for rate, of in self.corrupted.items()}
         rows = []

@@ -11,10 +11,14 @@ import numpy as np
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import parsed_numbers
+from graphxai.datasets.graph_folders import digest_of, load_graphs, plain, starts_of
 from graphxai.datasets.molecule_reading import MoleculeError
+from graphxai.datasets.molecules import load_bace, molecule_to_data
 from graphxai.datasets.open_graph_benchmark import load_ogb
+from graphxai.datasets.tables.table import open_table
 from graphxai.explanation.compute.models import Model
 from graphxai.runtime.ogb import is_ogb_name
+from graphxai.wrapping.chosen import mark_explained
 
 from .store import Key
 
@@ -52,8 +56,6 @@ def bace_part(model: Model, part: str = "test", root: str | Path | None = None) 
         model: the model whose metadata hold the split.
         part: "train", "valid" or "test".
     """
-    from graphxai.datasets.molecules import load_bace
-
     split = model.origin.metadata.get("split")
     chosen = split.get(part) if isinstance(split, dict) else None
     graphs = load_bace(root)
@@ -107,7 +109,7 @@ def mnist_part(
     part: Literal["train", "test"] = "test", root: str | Path | None = None
 ) -> BenchmarkSource:
     """Return the 60,000 official training images of MNIST, or its 10,000 test images."""
-    from graphxai.datasets.mnist import load_mnist
+    from graphxai.datasets.mnist import load_mnist  # needs scikit-image
 
     images, labels = load_mnist(root, part)
     title = f"MNIST, official {'test' if part == 'test' else 'training'} set"
@@ -130,8 +132,6 @@ def graph_part(
 
     Raises ValueError if there is no such attribute, or single nodes are explained.
     """
-    from graphxai.datasets.graph_folders import digest_of, load_graphs, plain
-
     as_stored = load_graphs(folder).graphs
     graphs = [plain(graph) for graph in as_stored]
     metadata = model.origin.metadata
@@ -177,9 +177,6 @@ def _node_part(
 
     `chosen` are the numbers of the nodes, or None for all nodes.
     """
-    from graphxai.datasets.graph_folders import starts_of
-    from graphxai.wrapping.chosen import mark_explained
-
     starts = starts_of(graphs)
     numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)
     owners = np.searchsorted(starts, numbers, side="right") - 1
@@ -211,8 +208,6 @@ def table(
     Raises:
         ValueError: a column is not in the table. The message names it.
     """
-    from graphxai.datasets.tables.table import open_table
-
     inputs: dict[Key, Any] = {}
     labels: Mapping[Key, Any] = {}
     opened = open_table(path, smiles_column)
@@ -232,8 +227,6 @@ def table(
 
 def _listed_atoms(smiles: str, cell: str, row: int) -> Any:
     """Return whether each atom (N,) is among those that a cell lists."""
-    from graphxai.datasets.molecules import molecule_to_data
-
     try:
         count = int(molecule_to_data(smiles).num_nodes or 0)
     except MoleculeError:  # the row is rejected with its reason

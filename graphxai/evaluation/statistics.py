@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from graphxai.explanation.html import table_html
+from graphxai.explanation.labelled import short_text
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -90,8 +93,6 @@ class Comparisons(list[Comparison]):
 
     def __repr__(self) -> str:
         """Return a text of one line for each comparison, which fills at most a screen."""
-        from graphxai.explanation.labelled import short_text
-
         lines = [f"{c.first} against {c.second}: {c.difference}, {c.verdict}" for c in self]
         return short_text([f"{len(self)} comparison{'' if len(self) == 1 else 's'}", *lines])
 
@@ -105,8 +106,6 @@ class Comparisons(list[Comparison]):
         return pd.DataFrame([c.to_dict() for c in self], columns=list(COLUMNS))
 
     def _repr_html_(self) -> str:
-        from graphxai.explanation.html import table_html
-
         head = ("first", "second", "n", "difference [95 %]", "p (Holm)", "effect d_z", "verdict")
         rows = []
         for c in self:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .path_marginals import PathMarginals as PathMarginals
     from .perturbation import Occlusion as Occlusion
     from .perturbation import OrderMarginals as OrderMarginals
+    from .perturbation import Partnered as Partnered
     from .positive import LrpZPlus as LrpZPlus
     from .positive import MaskedLrp as MaskedLrp
     from .positive import PartialLrp as PartialLrp
@@ -66,7 +67,7 @@ for _file in iter_modules(__path__):
 _ORDER = (
     ("lrp", "lrp_ah_ln", "lrp_ah", "lrp_ln", "lrp_path", "path_marginals", "learned", "attn_lrp"),
     ("gradient_input", "integrated_gradients", "saliency", "smoothgrad"),
-    ("occlusion", "shapley_sampling", "shares", "order_marginals", "gnn_explainer"),
+    ("occlusion", "partnered", "shapley_sampling", "shares", "order_marginals", "gnn_explainer"),
     ("gae", "gae_rollout", "transformer_attribution", "masked_lrp", "lrp_zplus", "partial_lrp"),
     ("rollout", "attention_flow", "attention_last", "cam", "grad_cam", "att_cat"),
     ("random", "ones", "reverse"),

@@ -47,8 +47,10 @@ class _Readout(Explainer):
         """
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
-        means = [weights.mean(1) for weights in by_layer(model, batch, tape)]
-        return outputs, means, first_row(model, batch, outputs, self.readout)
+        # in single precision the last bits of their product would depend on the padding
+        wide = torch.float32 if outputs.device.type == "mps" else torch.float64
+        means = [weights.to(wide).mean(1) for weights in by_layer(model, batch, tape)]
+        return outputs, means, first_row(model, batch, means[0], self.readout)
 
 
 @register
@@ -67,7 +69,7 @@ class AttentionLast(_Readout):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
         scores = through(row, means[-1])
-        return scored(scores, batch, outputs, target.resolve(model.config, outputs))
+        return scored(scores.to(outputs), batch, outputs, target.resolve(model.config, outputs))
 
 
 @register
@@ -87,7 +89,7 @@ class Rollout(_Readout):
         for mean in reversed(means):  # (B, Q, T)
             row = _per_row_sum(row, mean)
             row = row + through(row, mean)
-        return scored(row, batch, outputs, target.resolve(model.config, outputs))
+        return scored(row.to(outputs), batch, outputs, target.resolve(model.config, outputs))
 
 
 @register

@@ -287,19 +287,20 @@ class Choices(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class EachLeftOut:
-    """All nodes, and then all but one, for each of the numbers (M,) of nodes: (1 + M, B, N)."""
+    """All nodes, and then all but those of each group (M, k) of numbers: (1 + M, B, N)."""
 
-    numbers: Tensor
+    groups: Tensor
     mask: Tensor
 
     def __len__(self) -> int:
-        return 1 + len(self.numbers)
+        return 1 + len(self.groups)
 
     def __getitem__(self, part: slice) -> Tensor:
         first, *_ = places = range(len(self))[part]
-        left_out = self.numbers[max(first - 1, 0) : places[-1]]
+        left_out = self.groups[max(first - 1, 0) : places[-1]]
         keep = self.mask.new_ones(len(places), *self.mask.shape)
-        keep[torch.arange(len(places) - len(left_out), len(places)), :, left_out] = False
+        rows = torch.arange(len(places) - len(left_out), len(places))
+        keep[rows[:, None], :, left_out] = False
         return keep
 
 

@@ -8,6 +8,7 @@ every attention, and `zero` sets its embedding to zero. The structure of the res
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -107,14 +108,59 @@ class Occlusion(Removal):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         (numbers,) = self._removed(batch).any(0).nonzero(as_tuple=True)
-        keep = orders.EachLeftOut(numbers, batch.mask)
-        # (1 + M, B, num_outputs)
+        keep = orders.EachLeftOut(self._groups(numbers), batch.mask)
+        # (1 + groups, B, num_outputs)
         outputs = once_for_all_nodes(lambda: self._outputs(model, batch, keep))
         resolved = target.resolve(model.config, outputs[0])
         f = resolved(outputs)
         scores = f.new_zeros(len(batch), batch.mask.shape[1] + 1)  # the graph token stays
-        scores[:, numbers + 1] = (f[0] - f[1:]).T
+        scores[:, numbers + 1] = self._losses(f[0], f[1:].T, len(numbers))
         return scored(scores, batch, outputs[0], resolved)
+
+    def _groups(self, numbers: Tensor) -> Tensor:
+        """Return the groups of nodes that are removed together, by the numbers (M,) of nodes."""
+        return numbers[:, None]
+
+    def _losses(self, whole: Tensor, without: Tensor, m: int) -> Tensor:
+        """Return the scores (B, m) from f_c of the graphs (B,) and without each group."""
+        return whole[:, None] - without
+
+
+@register
+class Partnered(Occlusion):
+    """Occlusion, for a third of it with the node's partner already gone, `2/3 R_i + 1/3 R_i|j`.
+
+    Here `R_i = f_c(all) - f_c(all without i)` and `R_i|j = f_c(all without j) - f_c(all without i
+    and j)`. The partner j is the node for which they differ most. So a part that another one makes
+    idle, or can replace, is noticed as well, and two parts that cancel each other both speak
+    against. Equal weights, as in the Shapley value of two nodes, would give these zero. Without
+    interactions, the scores are those of occlusion.
+
+    Args:
+        operator: how nodes are removed, "mask" or "zero".
+        nodes: the numbers of the nodes to remove, by default of all. The others get zero and are no
+            partners.
+    """
+
+    name = "partnered"
+    title = "Occlusion with a partner"
+    source = "this project; Grabisch 1999"
+    traits = replace(Occlusion.traits, cost="1 forward per pair of nodes")
+
+    def _groups(self, numbers: Tensor) -> Tensor:
+        return torch.combinations(numbers, with_replacement=True)  # twice the same is one node
+
+    def _losses(self, whole: Tensor, without: Tensor, m: int) -> Tensor:
+        i, j = torch.triu_indices(m, m)
+        pairs = without.new_zeros(len(without), m, m)
+        pairs[:, i, j] = pairs[:, j, i] = without
+        alone = pairs.diagonal(dim1=1, dim2=2)  # (B, m)
+        loss = whole[:, None] - alone
+        change = alone[:, None] - pairs - loss[..., None]  # in the loss of i by the absence of j
+        change.diagonal(dim1=1, dim2=2).zero_()
+        change = F.pad(change, (0, 1))  # without a partner nothing changes
+        strongest = change.gather(-1, change.abs().argmax(-1, keepdim=True))[..., 0]
+        return loss + strongest / 3
 
 
 @register

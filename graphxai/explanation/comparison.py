@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from graphxai.visualization import Scale, grid_svg, superpixel_row_svg
 
 from .explanation import Explanation
-from .explanations import drawable, panel_options
+from .explanations import drawable, panel_options, with_doubt
 from .labelled import numbered
 from .result import Picture
 
@@ -74,7 +74,8 @@ def side_by_side(
         for name, e, legend in panels
     ]
     columns = columns or (2 if len(drawn) == 4 else 3)
-    return Picture(grid_svg(drawn, columns, headline, subtitle=shared if difference else ""))
+    subtitle = with_doubt(shared if difference else "", [e for _, e, _ in panels])
+    return Picture(grid_svg(drawn, columns, headline, subtitle=subtitle))
 
 
 _Panels = list[tuple[str, Explanation, tuple[str, str]]]  # name, explanation, words of its colours
@@ -122,7 +123,8 @@ def _combined(
     """Return an explanation whose relevance is a function of those of two."""
     common = a.relevance_of.keys() & b.relevance_of.keys()
     parts = {name: of(a.relevance_of[name], b.relevance_of[name]) for name in common}
-    return replace(a, relevance=of(a.relevance, b.relevance), relevance_of=parts, unsigned="")
+    relevance = of(a.relevance, b.relevance)
+    return replace(a, relevance=relevance, relevance_of=parts, members=None, unsigned="")
 
 
 def _edges(explanation: Explanation) -> FloatArray:

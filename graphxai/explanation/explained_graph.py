@@ -292,7 +292,14 @@ class ExplainedGraph:
 
     @property
     def caption(self) -> str:
-        """What the nodes changed in the output, and the method's shares on the next line."""
+        """What the nodes changed in the output, the method's shares, and what pale nodes mean."""
+        if not self.contested.any():
+            return self._account
+        count = f"{self.contested.sum()} of {len(self)} {self.node_word}"
+        return f"{self._account}\nmodels disagree on the sign of {count} (pale)"
+
+    @property
+    def _account(self) -> str:
         ledger = self.ledger
         if ledger is None:
             what = "scores without a sign" if self.unsigned else "scores"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai import visualization as draw
+from graphxai.visualization import Scale
 from graphxai.visualization.layout import averaged, equivalent_atoms, layout_note
 
 from . import files
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from torch_geometric.explain import Explanation as PygExplanation
 
-    from graphxai.visualization import Scale
-
 TOP = 5  # how many of the strongest nodes a page lists
 NUMBERED = "atoms are numbered as in the molecule given"
 
@@ -33,7 +33,7 @@ class Explanation(ExplainedGraph, Result):
     It holds plain values, which `ExplainedGraph` lists, and a ledger that adds up.
     """
 
-    def scale(self, wanted: "Scale | float | None" = None, palette: str = "red-blue") -> "Scale":
+    def scale(self, wanted: Scale | float | None = None, palette: str = "red-blue") -> "Scale":
         """Return the colour scale of the picture, which starts at zero for scores without a sign.
 
         Args:
@@ -41,21 +41,21 @@ class Explanation(ExplainedGraph, Result):
                 |relevance| of this graph.
             palette: one of `visualization.PALETTES`.
         """
-        from graphxai.visualization import Scale
-
         chosen = Scale.chosen(wanted, self.relevance, palette=palette)
         return replace(chosen, one_sided=bool(self.unsigned))
 
     def svg(
         self,
         *,
-        scale: "Scale | float | None" = None,
+        scale: Scale | float | None = None,
         palette: str = "red-blue",
         as_drawn: bool = False,
-        agreed: bool = False,
         **options: Any,
     ) -> str:
         """Return the picture as SVG text.
+
+        Nodes on whose sign the models of an ensemble disagree are pale (see `contested`), and the
+        caption says so.
 
         Args:
             scale: the relevance that is shown in full colour, or a scale that several explanations
@@ -63,27 +63,16 @@ class Explanation(ExplainedGraph, Result):
             palette: one of `visualization.PALETTES`.
             as_drawn: whether each atom shows its own relevance. By default, atoms that resonance
                 makes equivalent show their mean (see `equivalent`).
-            agreed: whether nodes stay without colour if the models of an ensemble disagree on their
-                sign (see `contested`). Otherwise the picture says how many there are.
             options: options of `molecule_svg` (such as `atom_numbers=True`, which writes the
                 numbers of the atoms in the molecule given), `superpixel_svg`, `graph_svg` and
                 `tokens_svg` (such as the `words` of a sentence). For patches of an image there are
                 `grid=(rows, columns)` and the options of `patches_svg`, such as the `image`.
         """
-        from graphxai import visualization as draw
-
-        relevance, doubt = self.relevance, ""
-        if self.members is not None:
-            count = f"{self.contested.sum()} of {len(self)} {self.node_word}"
-            if agreed:
-                relevance = np.where(self.contested, 0.0, relevance)
-                doubt = f"\nwithout colour: models disagree ({count})"
-            elif self.contested.any():
-                doubt = f"\nmodels disagree on the sign of {count}"
-        elif agreed:
-            raise ValueError("agreed=True needs an explanation by an ensemble of models.")
+        relevance = self.relevance
         options.setdefault("title", self.headline)
-        options.setdefault("subtitle", self.caption + doubt)
+        options.setdefault("subtitle", self.caption)
+        if self.contested.any():
+            options.setdefault("pale", self.contested)
         options.setdefault("legend", self.legend)
         options["scale"] = self.scale(scale, palette)
         molecule = self.molecule
@@ -274,8 +263,8 @@ class Explanation(ExplainedGraph, Result):
         Raises:
             ValueError: the graph is no molecule.
         """
-        told = {**properties, **self._properties()}
-        return files.sdf_record(self.atoms(), self.relevance, title=title, properties=told)
+        items = {**properties, **self._properties()}
+        return files.sdf_record(self.atoms(), self.relevance, title=title, properties=items)
 
     def to_cxsmiles(self) -> str:
         """Return the molecule as CXSMILES with its relevance, as `files.cxsmiles` writes it.

@@ -154,8 +154,8 @@ def _all_drawn(shown: list[tuple[int, Any, Explanation]]) -> bool:
 
 
 def _cells(explanation: Explanation, pictures: bool, scale: Scale | None) -> dict[str, Any]:
-    told = {name: getattr(explanation, name) for name in ("method", "target", "output")}
-    cells = table_cells(explanation.predictions) | told
+    cells = table_cells(explanation.predictions)
+    cells |= {name: getattr(explanation, name) for name in ("method", "target", "output")}
     if pictures and explanation.has_picture:
         picture = explanation.svg(scale=scale, **THUMBNAIL)
         cells["picture"] = image_html(picture, explanation.headline)
@@ -222,6 +222,7 @@ def grid(
     if scale is None and shared_scale:
         scale = common_scale(explanations, palette)
     shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None or not one_key}
+    subtitle = with_doubt(subtitle, explanations)
     panels = [
         e.svg(scale=scale, palette=palette, title=name, **shared, **panel_options(e, options))
         for e, name in zip(explanations, titles, strict=True)
@@ -233,6 +234,13 @@ def grid(
     scale = explanations[0].scale(scale, palette)
     about: dict[str, Any] = {"subtitle": subtitle, "legend": legend}
     return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
+
+
+def with_doubt(subtitle: str, explanations: Sequence[Explanation]) -> str:
+    """Return the subtitle of a grid, which says what pale nodes mean if it has any."""
+    doubt = "pale: models disagree on the sign"
+    contested = any(e.contested.any() for e in explanations)
+    return " · ".join(filter(None, [subtitle, doubt if contested else ""]))
 
 
 def _aligned(explanations: list[Explanation], core: str | None) -> list[Explanation]:

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.writing import atomic_write, folder_at, place_of, write_whole
+from graphxai.visualization import save_picture
+from graphxai.visualization.layout import laid_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,8 +75,6 @@ def require_pyarrow(path: Path) -> None:
 
 def write_pictures(svgs: Sequence[str], path: Path) -> Path:
     """Write pictures as the pages of a .pdf, or a single picture as .svg or .png."""
-    from graphxai.visualization import save_picture
-
     return save_picture(svgs, path)
 
 
@@ -153,8 +153,6 @@ def sdf_record(
         ValueError: RDKit cannot write the molecule in this format.
     """
     from rdkit import Chem
-
-    from graphxai.visualization.layout import laid_out
 
     mol = Chem.Mol(mol) if mol.GetNumConformers() else laid_out(mol)
     for name in mol.GetPropNames():

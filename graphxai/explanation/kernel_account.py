@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
@@ -77,8 +79,10 @@ class KernelAccount(Result):
         beside: what the other model of a sum says, see `SummedModel`.
         subject: the words for f_c.
         molecule: the molecule as an RDKit molecule.
-        counts: the counts of the molecule (5 * 4096,).
-        worth: by kind, what a count in common adds to the share of each training molecule (5, m).
+        counts: the counts of the molecule in each of the passes that the output is the mean over
+            (passes, 5 * 4096).
+        worth: by pass and kind, what a count in common adds to the share of each training molecule
+            (passes, 5, m).
     """
 
     output: float
@@ -88,8 +92,8 @@ class KernelAccount(Result):
     beside: float = 0.0
     subject: str = "output"
     molecule: Any = field(default=None, repr=False)
-    counts: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
-    worth: FloatArray = field(default_factory=lambda: np.zeros((KINDS, 0)), repr=False)
+    counts: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    worth: FloatArray = field(default_factory=lambda: np.zeros((0, KINDS, 0)), repr=False)
 
     def __repr__(self) -> str:
         first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
@@ -156,9 +160,9 @@ class KernelAccount(Result):
             raise ValueError("the structures of the training molecules were not stored.")
         mol = read_again(self.training[place].smiles)
         columns, sizes, atoms = structure_occurrences(mol)
-        of_other = np.bincount(columns, minlength=len(self.counts))[columns]
-        shared = np.minimum(self.counts[columns], of_other) / of_other  # of each occurrence
-        shared *= self.worth[columns // COUNTS, place] / sizes
+        of_other = np.bincount(columns, minlength=self.counts.shape[1])[columns]
+        shared = np.minimum(self.counts[:, columns], of_other) / of_other  # of each occurrence
+        shared = (shared * self.worth[:, columns // COUNTS, place]).sum(0) / sizes
         relevance = np.bincount(atoms, np.repeat(shared, sizes), mol.GetNumAtoms())
         return mol, np.asarray(relevance, np.float64)
 
@@ -251,36 +255,36 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
     if not isinstance(process, KernelProcess):
         raise TypeError(f"a kernel account needs a process, not {type(model).__name__}.")
     item = model.prepare(molecule)
-    graph = item.graph if process is model else item.graph.get(COUNTED)
-    batch = process.collate([graph]).to(process.means.device)
-    with evaluating(model):
-        outputs = model(model.collate([item.graph]).to(process.means.device))
-        resolved = Target.of(target).resolve(model.config, outputs)
-        weights = process.weights @ resolved.weights[0].to(process.weights)  # (m,)
-        counts = batch.counts(process.embed(batch)[:, 1:, 0], None)
-        parts = list(process.parts(counts, batch.columns))
-        of_levels = [
-            part.levels[:, 0] * (part.reached @ (weights / part.either[0])) / KINDS
-            for part in parts
-        ]
-        row, _ = process.level_rows(counts, batch.columns)
-        of_process = resolved(process(batch).to(outputs))
-    shares_of_structures = torch.zeros_like(counts[:, 0]).index_add_(0, row, torch.cat(of_levels))
-    either = torch.stack([part.either[0] for part in parts])  # (5, m)
-    similarity = (torch.stack([part.shared[0] for part in parts]) / either).mean(0)
+    passes = [each.graph for each in item.passes]
+    graphs = passes if process is model else [graph.get(COUNTED) for graph in passes]
+    batch = process.collate(graphs).to(process.means.device)
     named = _training_of(model, process, Target.of(target))
-    chosen = resolved.weights[0].to(weights)
-    shares = torch.zeros_like(weights)
-    for k in chosen.nonzero()[:, 0].tolist() if named else ():
-        shares += chosen[k] * process.by_measurement(similarity, k)
+    with evaluating(model):
+        outputs = model(model.collate(passes).to(process.means.device)).mean(0, keepdim=True)
+        resolved = Target.of(target).resolve(model.config, outputs)
+        of_process = resolved(process(batch).mean(0, keepdim=True).to(outputs))
+        chosen = resolved.weights[0].to(process.weights)
+        counts = batch.counts(process.embed(batch)[:, 1:, 0], None)  # (P, 1)
+        each = [
+            _of_pass(process, counts[a:b], batch.columns[a:b], chosen, bool(named))
+            for a, b in pairwise(batch.bounds)
+        ]
+    of_structures, *of_carriers = zip(*each, strict=True)
+    similarity, shares, worth = (torch.stack(values) / len(each) for values in of_carriers)
+    similarity, shares = similarity.sum(0), shares.sum(0)
     order = shares.abs().argsort(descending=True)[: len(named)].tolist()
-    occurrences = dict[int, list[tuple[int, ...]]]()
-    covered = graph.count_atoms.split(graph.count_sizes.tolist())
-    for column, atoms in zip(graph.count_columns.tolist(), covered, strict=True):
-        occurrences.setdefault(column, []).append(tuple(atoms.tolist()))
+    total = dict[tuple[int, Any], float]()  # of each structure and the atoms that it covers
+    for graph, of_pass in zip(graphs, of_structures, strict=True):
+        occurrences = dict[int, list[tuple[int, ...]]]()
+        covered = graph.count_atoms.split(graph.count_sizes.tolist())
+        for column, atoms in zip(graph.count_columns.tolist(), covered, strict=True):
+            occurrences.setdefault(column, []).append(tuple(atoms.tolist()))
+        for (column, places), share in zip(occurrences.items(), of_pass, strict=True):
+            key = column, tuple(places)
+            total[key] = total.get(key, 0.0) + share / len(each)
     structures = [
-        Structure(STRUCTURES[column // COUNTS], tuple(occurrences[column]), share)
-        for column, share in zip(occurrences, shares_of_structures.tolist(), strict=True)
+        Structure(STRUCTURES[column // COUNTS], atoms, share)
+        for (column, atoms), share in total.items()
         if share
     ]
     return KernelAccount(
@@ -294,9 +298,43 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         beside=float((resolved(outputs) - of_process)[0]),
         subject=resolved.labels[0],
         molecule=item.molecule or item.read or read_again(item.smiles or ""),
-        counts=np.bincount(batch.columns, counts[:, 0], COUNTS * KINDS).astype(np.float64),
-        worth=(shares / similarity.clamp(min=1e-9) / either / KINDS)[:, order].numpy(),
+        counts=np.stack(
+            [np.bincount(graph.count_columns, minlength=COUNTS * KINDS) for graph in graphs]
+        ).astype(np.float64),
+        worth=worth[:, :, order].numpy(),
     )
+
+
+def _of_pass(
+    process: KernelProcess, counts: Tensor, columns: Tensor, chosen: Tensor, is_known: bool
+) -> tuple[list[float], Tensor, Tensor, Tensor]:
+    """Read what a process says of one pass over a molecule, in one output.
+
+    Args:
+        process: the process.
+        counts: the counts (P, 1).
+        columns: their columns (P,).
+        chosen: how much each output counts (C,).
+        is_known: whether the carriers are known, which have no shares otherwise.
+
+    Returns:
+        The share of each count (P,); the similarity to each carrier (m,), its share (m,), and by
+        kind what a count in common adds to that (5, m).
+    """
+    weights = process.weights @ chosen  # (m,)
+    parts = list(process.parts(counts, columns))
+    of_levels = [
+        part.levels[:, 0] * (part.reached @ (weights / part.either[0])) / KINDS for part in parts
+    ]
+    row, _ = process.level_rows(counts, columns)
+    of_structures = torch.zeros_like(counts[:, 0]).index_add_(0, row, torch.cat(of_levels))
+    either = torch.stack([part.either[0] for part in parts])  # (5, m)
+    similarity = (torch.stack([part.shared[0] for part in parts]) / either).mean(0)
+    shares = torch.zeros_like(weights)
+    for k in chosen.nonzero()[:, 0].tolist() if is_known else ():
+        shares += chosen[k] * process.by_measurement(similarity, k)
+    worth = shares / similarity.clamp(min=1e-9) / either / KINDS
+    return of_structures.tolist(), similarity, shares, worth
 
 
 def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.structure import UNREACHABLE
+from graphxai.visualization.pairs import graph_pairs_svg, heads_figure, pairs_svg, profile_figure
 
 from .explanation import Explanation
 from .prediction import NotFiniteError
@@ -148,8 +149,6 @@ class Pairs(Result):
         Raises:
             ValueError: the input is an image, or has no edges.
         """
-        from graphxai.visualization.pairs import graph_pairs_svg, pairs_svg
-
         nodes, molecule, drawn = self.explanation, self.explanation.molecule, self.explanation.drawn
         if molecule is None and drawn is None:
             raise ValueError(
@@ -187,8 +186,6 @@ class Pairs(Result):
 
     def figure(self) -> "Figure":
         """Draw bar charts of relevance by shortest-path distance and by bond type."""
-        from graphxai.visualization.pairs import profile_figure
-
         nodes, every = self.explanation, range(len(self.by_layer))
         profiles = {f"layer {layer + 1}": self.profile(layer) for layer in every}
         how = "through attention"
@@ -203,8 +200,6 @@ class Pairs(Result):
         Raises:
             ValueError: the pairs are those of walks, which are not divided by head.
         """
-        from graphxai.visualization.pairs import heads_figure
-
         if self.by_head is None:
             raise ValueError("walks are not divided by head; leave out num_layers=.")
         nodes = self.explanation

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scipy.stats import fisher_exact
+
 from graphxai.contract.held_out_score import pairs_text
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.cleaned_table import TargetColumn
@@ -15,6 +17,8 @@ from graphxai.learning.teachers.stacking import FOLDS, SOURCES
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import members_of
 from graphxai.models.process import KernelProcess, SummedModel
+
+CHANCE = 0.05  # p above which one number says how often intervals held near and far
 
 # The card of a run. A paragraph is one line, and it is left out if it is empty.
 TEMPLATE = """
@@ -61,6 +65,7 @@ training mean, or the class frequencies. Minus: this model minus the other; if t
 PREDICTORS = {
     "graphormer": "this model",
     "teacher": "its teacher",
+    "process": "process",
     "forest": "forest, ECFP4",
     "descriptor_forest": "forest, + descriptors",
     "gin": "GIN, same budget",
@@ -239,6 +244,9 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]) -> str:
     """Say how often intervals and sets of classes held, a line per task.
 
+    They held for molecules like the training set and for far ones where these two differ by more
+    than chance (Fisher's exact test at 5 %), and else for all.
+
     Args:
         coverage: by task, what `conformal.coverage` returns.
         units: by task, unit of the values.
@@ -249,6 +257,7 @@ def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str,
         parts = [
             f"{name}: {_percent(task_coverage['level'])} {outcome} held"
             f" {_percent(task_coverage['held'])} of {task_coverage['n']:,}"
+            f"{_near_and_far(task_coverage)}"
         ]
         if "width" in task_coverage:
             unit = f" {units[name]}" if units.get(name) else ""
@@ -258,11 +267,25 @@ def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str,
             by_class = task_coverage["held_by_class"].items()
             parts += [f"{c} {_percent(share)} of {n:,}" for c, (share, n) in by_class]
             parts.append(f"{_percent(task_coverage['single'])} have a single class")
-        if "far" in task_coverage:
-            share, n = task_coverage["far"]
-            parts.append(f"far from the training set {_percent(share)} of {n:,}")
         lines.append("* " + "; ".join(parts))
     return "\n".join(lines)
+
+
+def _near_and_far(task_coverage: Mapping[str, Any]) -> str:
+    """Return how often they held near and far, as text; "" if chance explains the difference."""
+    if "far" not in task_coverage:
+        return ""
+    share, far = task_coverage["far"]
+    near = task_coverage["n"] - far
+    held_far = round(share * far)
+    held_near = round(task_coverage["held"] * task_coverage["n"]) - held_far
+    table = [[held_near, near - held_near], [held_far, far - held_far]]
+    if not near or fisher_exact(table).pvalue >= CHANCE:
+        return ""
+    return (
+        f", that is {_percent(held_near / near)} of the {near:,} molecules like the training set"
+        f" and {_percent(share)} of the {far:,} far from it"
+    )
 
 
 def _percent(share: float) -> str:
@@ -345,8 +368,12 @@ def leading(target_scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
-    """Return a table of many targets: the means first, then the leading score of each target."""
-    shown = [name for name in PREDICTORS if any(name in s["scores"] for s in scores.values())]
+    """Return a table of many targets: the means first, then the leading score of each target.
+
+    The teacher, of which the process is a part, has no column, so that a terminal shows the others.
+    """
+    names = [name for name in PREDICTORS if name != "teacher"]
+    shown = [name for name in names if any(name in s["scores"] for s in scores.values())]
     rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
     for metric, count, values in mean_scores(scores):
         cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.inputs import Input, as_list, prepare_each
+from graphxai.explainers.learned.train import divided_graphs
 from graphxai.explanation.compute.models import Model
 from graphxai.learning.predicting import SizeBuckets
 from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, collate
 from graphxai.models.graphormer.masked_atoms import MaskedAtoms, Network, small_config
-from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
 from graphxai.runtime.threads import one_thread
 
@@ -90,9 +89,6 @@ def _true_types(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
     return torch.where(same.any(-1), same.long().argmax(-1), -100)
 
 
-FEWEST = 16  # how many graphs are needed to learn from
-
-
 def fit_masked_atoms(
     model: Model,
     graphs: Any,
@@ -137,27 +133,12 @@ def fit_masked_atoms(
             "the nodes of this model have continuous features, so there are no types of atoms to"
             " draw: use operator 'mask', 'zero' or 'delete'."
         )
-    if epochs < 1 or not 0 <= held_out < 1:
-        raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
-    encoded = list(prepare_each(model, as_list(graphs)[0]))
-    usable = [item.data for item in encoded if isinstance(item, Input)]
-    if len(usable) < len(encoded):
-        error = next(item for item in encoded if isinstance(item, Exception))
-        warn(
-            f"{len(encoded) - len(usable)} of {len(encoded)} graphs were left out;"
-            f" the first: {error}",
-            stacklevel=2,
-        )
-    order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed)).tolist()
-    num_held_out = round(held_out * len(usable))
-    if len(usable) - num_held_out < FEWEST:
-        raise ValueError(
-            f"{len(usable) - num_held_out} usable graphs are too few to learn from: give {FEWEST}"
-            " or more, better a thousand."
-        )
+    generator = torch.Generator().manual_seed(seed)
+    measured, learned = (
+        [item.data for item in part]
+        for part in divided_graphs(model, graphs, epochs, held_out, generator)
+    )
     begun = time.process_time()
-    learned = [usable[k] for k in order[num_held_out:]]
-    measured = [usable[k] for k in order[:num_held_out]]
     bar = progress_bar("fitting the masked atoms", epochs * len(learned), show=progress)
     with (
         torch.random.fork_rng(devices=[]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
+from itertools import accumulate, chain, pairwise, starmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +38,22 @@ POOL = 32  # batches
 def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
     """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
     encode = StructureEncoding.from_config(config)
-    return [encode(graph.clone()) for graph in graphs]
+    encoded = [encode(graph.clone()) for graph in graphs]
+    for graph in encoded:
+        if graph.get("isomers") is not None:
+            graph.isomers = tuple(map(encode, graph.isomers))
+    return encoded
+
+
+def isomers_of(graph: Data) -> list[Data]:
+    """Return the graphs that a model reads a molecule as: itself, or each isomer of a racemate.
+
+    They have its labels.
+    """
+    if graph.get("isomers") is None:
+        return [graph]
+    labels = {name: graph[name] for name in ("y", "bounds") if name in graph}
+    return [copy(isomer).update(labels) for isomer in graph.isomers]
 
 
 def encoded_molecules(
@@ -57,11 +74,14 @@ class SizeBuckets(Sampler[list[int]]):
     cut into batches, and the batches are shuffled. The order depends only on the seed and the
     epoch, so a resumed run sees the same batches as an uninterrupted one. With several processes,
     each takes an equal number of batches.
+
+    Of a racemate, every epoch draws one isomer: `isomers` has the numbers of those of each graph.
     """
 
     sizes: Sequence[int]
     batch_size: int
     _: KW_ONLY
+    isomers: Sequence[Sequence[int]] = ()
     seed: int = 0
     shuffle: bool = True
     epoch: Callable[[], int] = lambda: 0
@@ -98,19 +118,27 @@ class SizeBuckets(Sampler[list[int]]):
             batches += [pool[k : k + self.batch_size] for k in range(0, len(pool), self.batch_size)]
         if self.shuffle:
             chance.shuffle(batches)
-        return batches
+        return [[self._drawn(k, chance) for k in batch] for batch in batches]
+
+    def _drawn(self, k: int, chance: random.Random) -> int:
+        """Return the number of a graph, or that of one of its isomers."""
+        if not self.isomers:
+            return k
+        return self.isomers[k][0] if len(self.isomers[k]) == 1 else chance.choice(self.isomers[k])
 
 
 @torch.no_grad()
 def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
     """Return the model's outputs (G, num_outputs) for graphs, on the CPU, in the given order.
 
-    A model of nodes answers for the nodes that have a label, in the order of graphs and nodes.
+    Those of a racemate are the mean over its isomers. A model of nodes answers for the nodes that
+    have a label, in the order of graphs and nodes.
     """
     if (encode := getattr(model, "encoded", None)) is None:  # a Graphormer
-        encoded = encode_all(graphs, model.config)
+        passes = list(map(isomers_of, encode_all(graphs, model.config)))
     else:
-        encoded = encode(graphs)
+        passes = list(map(encode, graphs))
+    encoded = list(chain.from_iterable(passes))
     sizes = [int(graph.num_nodes or 0) for graph in encoded]
     device = next(model.parameters()).device
     training = model.training
@@ -126,7 +154,8 @@ def predict(model: LoadedModel, graphs: Sequence[Data]) -> torch.Tensor:
     if model.config.level == "node":
         labels = torch.cat([graph[NODE_LABELS] for graph in encoded])
         return torch.cat(joined)[~labels.isnan().all(1)]
-    return torch.cat(joined)
+    of_graphs = torch.cat(joined).split(list(map(len, passes)))
+    return torch.cat([joined[0], *(each.mean(0, keepdim=True) for each in of_graphs)])
 
 
 def task_readings(model: LoadedModel, graphs: Sequence[Data]) -> list[FloatArray]:
@@ -141,12 +170,17 @@ def make_loaders(
 ) -> tuple[Any, Any]:
     """Make the loaders of training and validation graphs for a Lightning module."""
 
-    def loader(graphs: list[Data], *, shuffle: bool) -> Any:
+    def loader(compounds: list[Data], *, shuffle: bool) -> Any:
+        each = [isomers_of(compound) for compound in compounds]
+        graphs = list(chain.from_iterable(each))
+        ends = list(accumulate(map(len, each), initial=0))
+        sizes = [int(graph.num_nodes or 0) for graph in (compounds if shuffle else graphs)]
         sampler = SizeBuckets(
-            [int(graph.num_nodes or 0) for graph in graphs],
+            sizes,
             settings.batch_size,
             seed=settings.seed,
             shuffle=shuffle,
+            isomers=list(starmap(range, pairwise(ends))) if shuffle else (),
             epoch=lambda: module.current_epoch,
             share=lambda: (
                 (module.trainer.global_rank, module.trainer.world_size) if shuffle else (0, 1)

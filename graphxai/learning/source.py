@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.canonical_form import canonical_smiles
 from graphxai.datasets.graph_folders import starts_of
 from graphxai.datasets.splits import Split
 from graphxai.learning.cleaned_table import unbounded
@@ -122,7 +123,9 @@ class Source:
             return Part(tuple(places), copies, (), y, bounds)
         graphs = [self.graphs[k] for k in places]
         are_molecules = self.graphs[0].get("smiles") is not None
-        smiles = tuple(graph.smiles for graph in graphs) if are_molecules else ()
+        texts = (graph.smiles for graph in graphs if are_molecules)
+        # structures are counted without the configuration that groups & and o leave open
+        smiles = tuple(canonical_smiles(text) if "|" in text else text for text in texts)
         return Part(tuple(places), graphs, smiles, y, bounds)
 
     def __str__(self) -> str:

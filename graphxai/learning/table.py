@@ -128,12 +128,13 @@ class TableSource(RunSource):
     def training(self, network: int = 0) -> TrainingSettings:
         """Return the settings for fitting one of the networks, which have consecutive seeds.
 
-        Networks that only help to teach another one take half of the epochs.
+        Networks that only help to teach another one take half of the epochs, and lose no nodes.
         """
-        recipe = FROM_SCRATCH if self.init_weights is None else FINETUNING
-        if self.settings.teacher:
+        recipe, settings = FROM_SCRATCH if self.init_weights is None else FINETUNING, self.settings
+        if settings.teacher:
             recipe = replace(recipe, epochs=recipe.epochs // 2)
-        return recipe.for_run(replace(self.settings, seed=self.settings.seed + network))
+            settings = replace(settings, bears_removal=False)
+        return recipe.for_run(replace(settings, seed=settings.seed + network))
 
     def identity(self) -> dict[str, Any]:
         """Return the table, its columns and the settings that decide about the model."""
@@ -172,12 +173,12 @@ class TableSource(RunSource):
         return learned
 
     def rivals(self, learned: LearnedModel, log: Log) -> dict[str, Mapping[int, FloatArray]]:
-        """Return what the teacher and two forests predict, by name and position of the task."""
+        """Return what the teacher and its sources predict, by name and position of the task."""
         features = MoleculeFeatures(self.test.smiles)
         by_teacher = learned.teacher.predict(features) if learned.teacher else []
         known = {k: r for k, r in enumerate(by_teacher) if r is not None}
-        forests = {n: learned.forests[n].predict(features) for n in ("forest", "descriptor_forest")}
-        return {"teacher": known, **forests}
+        sources = {name: each.predict(features) for name, each in learned.forests.items()}
+        return {"teacher": known, **sources}
 
     def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
         """Return all that is stored with the model, as JSON values."""

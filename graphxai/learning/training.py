@@ -240,7 +240,8 @@ def teach_networks(
     joint = joint_readings(by_teacher, by_network, shares)
     unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
     of_folds = [partial(lambda each: each, network) for network in networks]
-    if max((share for share in shares if share is not None), default=1.0) < LEAST_SHARE:
+    of_teacher = max((share for share in shares if share is not None), default=1.0)
+    if of_teacher < LEAST_SHARE and not settings.bears_removal:
         log(f"the teacher's share is below {LEAST_SHARE:.0%}: the networks stay as they are")
         by_task = {task.name: share for task, share in zip(tasks, shares, strict=True)}
         joined = joined_networks(networks)

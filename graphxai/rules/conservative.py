@@ -64,9 +64,9 @@ class Rules:
             raise ValueError(f"there are several rules for {', '.join(twice)}: give one each.")
 
     def custom_rule(self, operation: str) -> OperationRule | None:
-        """Return the custom rule for an operation, given its public or basic name in PyTorch."""
+        """Return the custom rule for an operation, given its public name in PyTorch."""
         for rule in self.custom:
-            if isinstance(rule, OperationRule) and rule.covers(operation):
+            if isinstance(rule, OperationRule) and rule.operation == operation:
                 return rule
         return None
 

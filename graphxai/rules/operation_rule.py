@@ -13,13 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-# Functions of PyTorch that run under other names, and the basic operations behind them.
-_BASIC = {
-    "softmax": ("_softmax", "_safe_softmax"),
-    "layer_norm": ("native_layer_norm",),
-    "group_norm": ("native_group_norm",),
-    "rms_norm": ("_fused_rms_norm", "rms_norm"),
-}
+# Functions of PyTorch that basic operations of other names compute.
+_FUNCTIONS = ("softmax", "layer_norm", "group_norm", "rms_norm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,25 +65,16 @@ class OperationRule:
     conserves: bool = False
 
     def __post_init__(self) -> None:
-        if self.operation not in _BASIC and not _takes_one_tensor(self.operation):
+        if self.operation not in _FUNCTIONS and not _takes_one_tensor(self.operation):
             raise ValueError(
                 f"a rule cannot act on {self.operation!r}: name a basic operation of PyTorch on one"
-                f" signal, such as 'gelu', 'softplus' or 'sqrt', or one of {', '.join(_BASIC)}."
+                f" signal, such as 'gelu', 'softplus' or 'sqrt', or one of {', '.join(_FUNCTIONS)}."
             )
 
     @property
     def acts_on(self) -> str:
         """What the rule acts on."""
         return self.operation
-
-    @property
-    def basic_operations(self) -> tuple[str, ...]:
-        """The names under which PyTorch runs the operation."""
-        return _BASIC.get(self.operation, (self.operation,))
-
-    def covers(self, operation: str) -> bool:
-        """Return whether the rule is for an operation, given its public or basic name."""
-        return operation == self.operation or operation in self.basic_operations
 
 
 def _takes_one_tensor(operation: str) -> bool:

@@ -50,7 +50,6 @@ from .cells import (
 )
 from .settings import Pictures
 
-PROBE = "CC"
 Encoded: TypeAlias = "list[tuple[int, Input]]"  # encoded rows with their numbers
 Names: TypeAlias = Sequence[str] | None
 Result = TypeVar("Result")
@@ -97,7 +96,7 @@ class ExplainBatch:
         """Raise ValueError if the model, method or target would fail on every molecule."""
         model = loaded_once(self.model)
         require_molecules(model)
-        probe = [(0, prepare_for(model, PROBE))]
+        probe = [(0, prepare_for(model, "CC"))]
         explainer = get_explainer(self.method, model=model)
         list(explanations_or_errors(model, probe, explainer, target=self.target))
 
@@ -333,7 +332,8 @@ def rows_of(
                     rejected.append(RejectedRow(row, text, str(item)))
                 elif isinstance(item, Exception):
                     rejected.append(_rejected_for(row, texts[row], item))
-            rows.items.update((row, _without_graphs(item)) for row, item in encoded)
+            without_graph: dict[str, Any] = {"graph": Graph(), "mirrored": None, "isomers": ()}
+            rows.items.update((row, replace(item, **without_graph)) for row, item in encoded)
             rows.results.update(results)
             rows.rejected.update((row.row, row) for row in rejected)
     return rows

@@ -6,10 +6,11 @@ sure and how near that is, what each atom contributes, what was measured, and wh
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from rdkit.Chem import Mol
 
 from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
@@ -34,9 +35,6 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.visualization.text import minus_signs
 
 from .drawing import drawing
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Mol
 
 DIGITS = 4  # the significant digits of a relevance
 K = TypeVar("K", bound=int)
@@ -202,7 +200,7 @@ def molecule_card(
     explanation: Explanation,
     parts: Fragments,
     trust: Trust,
-    drawn: "Mol | None" = None,
+    drawn: Mol | None = None,
 ) -> dict[str, Any]:
     """Return the card of one explained molecule, to which `full_card` may add.
 
@@ -266,7 +264,7 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
     """Return what a full card adds: other methods, all signs of trust, and why it is full."""
     return {
         "others": {
-            method: {"r": rounded(other.relevance), "output": rounded([other.output])[0]}
+            method: view_facts(other) | {"output": rounded([other.output])[0]}
             for method, other in others.items()
         },
         "trust": trust_facts(trust),
@@ -275,9 +273,9 @@ def full_card(others: Mapping[str, Explanation], trust: Trust, why: str) -> dict
     }
 
 
-def account_facts(account: KernelAccount, count: int = 3) -> dict[str, Any]:
+def account_facts(account: KernelAccount) -> dict[str, Any]:
     """Return the training molecules that speak most for a process's value and against it."""
-    both = account.strongest(count)
+    both = account.strongest(3)
     drawn = {place: account.shared_atoms(place) for place in (*both[0], *both[1])}
     return {
         "sentence": minus_signs(account.sentence),
@@ -297,9 +295,16 @@ def account_facts(account: KernelAccount, count: int = 3) -> dict[str, Any]:
 
 
 def view_facts(explanation: Explanation) -> dict[str, Any]:
-    """Return what the picture of an explained molecule shows: the relevance of atoms and bonds."""
-    facts = {"r": rounded(explanation.relevance), "equivalent": explanation.equivalent}
-    return facts if explanation.bonds is None else facts | {"bonds": rounded(explanation.bonds)}
+    """Return what the picture of an explained molecule shows: the relevance of atoms and bonds.
+
+    Atoms on whose sign the models of an ensemble disagree are `pale`.
+    """
+    facts: dict[str, Any] = {"r": rounded(explanation.relevance)}
+    if explanation.contested.any():
+        facts["pale"] = explanation.contested.nonzero()[0].tolist()
+    if explanation.bonds is not None:
+        facts["bonds"] = rounded(explanation.bonds)
+    return facts | {"equivalent": explanation.equivalent}
 
 
 def trust_facts(trust: Trust) -> dict[str, Any]:

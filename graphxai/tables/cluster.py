@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphxai.contract.method_names import DEFAULT_METHOD
+from graphxai.contract.model import weights_hash
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import (
@@ -267,8 +268,6 @@ def _description(
     batch: ExplainBatch, table: str, files: Sequence[Piece], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Describe the run for the manifest by everything that must be the same to resume it."""
-    from graphxai.contract.model import weights_hash
-
     assert not isinstance(batch.model, str | Path)
     origin = provenance(batch.model, get_explainer(batch.method, model=batch.model))
     listed = repr([(piece.path, piece.rows, piece.version) for piece in files])

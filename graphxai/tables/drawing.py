@@ -1,15 +1,14 @@
 """Describe a molecule for the page to draw, with coordinates, labels and bonds as JSON values."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rdkit import Chem
+from rdkit.Chem import Atom, BondDir, BondStereo, BondType, Mol
 
 from graphxai.chemistry.names import quietly_read
 from graphxai.visualization.layout import atoms_of, bond_length, bonded, bonds_of, laid_out
-
-if TYPE_CHECKING:
-    from rdkit.Chem import Atom, Mol
 
 UNIT = 100  # coordinates are in hundredths of a bond length
 
@@ -18,7 +17,7 @@ _SIDES = (("E", 0.0), ("W", np.pi), ("N", np.pi / 2), ("S", -np.pi / 2))
 _FREE = np.pi / 3  # a side is free if no bond is closer than this
 
 
-def drawing(mol: "Mol") -> dict[str, Any]:
+def drawing(mol: Mol) -> dict[str, Any]:
     """Return the drawing of a molecule, with atoms and bonds in the molecule's order.
 
     The result has these keys:
@@ -59,7 +58,7 @@ def drawing_of(smiles: str) -> dict[str, Any] | None:
     return None if mol is None else drawing(mol)
 
 
-def _groups(mol: "Mol") -> dict[str, str]:
+def _groups(mol: Mol) -> dict[str, str]:
     """Return the group of each stereocentre that is in one, such as "and1" of a racemate."""
     groups: dict[str, str] = {}
     for kind in ("and", "or"):
@@ -71,10 +70,8 @@ def _groups(mol: "Mol") -> dict[str, str]:
     return groups
 
 
-def _ready(mol: "Mol") -> "Mol":
+def _ready(mol: Mol) -> Mol:
     """Return a copy with 2D coordinates, alternating double bonds and wedges."""
-    from rdkit import Chem
-
     copy = laid_out(mol, keep=True)
     Chem.GetSymmSSSR(copy)
     try:
@@ -86,7 +83,7 @@ def _ready(mol: "Mol") -> "Mol":
     return copy
 
 
-def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
+def _label(atom: Atom, points: NDArray[np.float64]) -> list[Any] | None:
     """Return the label of an atom, or None for a carbon of the skeleton."""
     hydrogens = atom.GetTotalNumHs()
     charge, isotope = atom.GetFormalCharge(), atom.GetIsotope()
@@ -105,7 +102,7 @@ def _label(atom: "Atom", points: NDArray[np.float64]) -> list[Any] | None:
     return [symbol, hydrogens, charge, isotope, radicals, side]
 
 
-def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
+def _is_straight(atom: Atom, points: NDArray[np.float64]) -> bool:
     """Return whether a carbon sits between two collinear double bonds, as in an allene.
 
     Without a label it would be invisible.
@@ -116,7 +113,7 @@ def _is_straight(atom: "Atom", points: NDArray[np.float64]) -> bool:
     return bool(left @ right < -0.95 * np.linalg.norm(left) * np.linalg.norm(right))
 
 
-def _free_side(atom: "Atom", points: NDArray[np.float64]) -> str:
+def _free_side(atom: Atom, points: NDArray[np.float64]) -> str:
     """Return the first free side, or else the side that is farthest from every bond."""
     neighbours = [other.GetIdx() for other in atom.GetNeighbors()]
     if not neighbours:
@@ -132,9 +129,7 @@ def _free_side(atom: "Atom", points: NDArray[np.float64]) -> str:
     return max(gaps, key=gaps.__getitem__)
 
 
-def _bonds(mol: "Mol", points: NDArray[np.float64]) -> list[list[Any]]:
-    from rdkit.Chem import BondDir, BondStereo, BondType
-
+def _bonds(mol: Mol, points: NDArray[np.float64]) -> list[list[Any]]:
     kinds: dict[Any, Any] = {
         BondType.SINGLE: 1,
         BondType.DOUBLE: 2,

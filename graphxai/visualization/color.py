@@ -143,6 +143,11 @@ class Scale:
         levels = np.rint(self.rgb(values).reshape(-1, 3) * 255).astype(int)
         return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in levels.tolist()]
 
+    @staticmethod
+    def shades(values: FloatArray, pale: ArrayLike) -> FloatArray:
+        """Return the values (N,) whose colours are drawn, a third of those that are pale."""
+        return np.where(pale, values / 3, values) if np.size(pale) else values
+
     def exceeded(self, values: ArrayLike) -> bool:
         """Return whether any of `values` lies beyond the limit and saturates."""
         return bool((np.abs(finite(values)) > self.limit * (1 + 1e-9)).any())

@@ -24,6 +24,7 @@ SMALLEST_ROOM = 40.0  # the width and height of the smallest drawing, in pixels
 GREY, OUTLINE = "#555555", "#333333"
 _DARK = 1.05**0.5 * 0.05**0.5 - 0.05  # the luminance at which black and white contrast equally
 HATCHED = 'class="against"'  # marks the lines that hatch negative relevance
+DASHED = ' stroke-dasharray="4 3"'  # of the edge of a pale disc
 LEAST_HATCHED = 0.05  # the least |relevance| that is hatched, as a part of the scale's limit
 _BAR_HEIGHT = 12.0
 _LONGEST = 260.0  # the largest length of a colour bar, in pixels

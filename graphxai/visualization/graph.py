@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import FloatArray, PictureKeywords, PictureOptions, Scale, finite, with_picture_options
-from .frame import LEAST_HATCHED, OUTLINE, digest, frame, hatching, ink_on, relevance_of
+from .frame import DASHED, LEAST_HATCHED, OUTLINE, digest, frame, hatching, ink_on, relevance_of
 from .layout import laid_out_graph
 from .text import draw_text, escape, fit_text, number, text_width
 
@@ -43,6 +43,7 @@ def graph_svg(
     edge_relevance: ArrayLike | None = None,
     labels: bool = True,
     outlined: Collection[int] = (),
+    pale: ArrayLike = (),
     **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a graph as SVG, with its nodes coloured by signed relevance.
@@ -60,6 +61,7 @@ def graph_svg(
         labels: whether to write the label of each node on it. Long labels go beside the node if
             there is room.
         outlined: further nodes with a dark ring.
+        pale: True for each node with a third of its colour and a dashed edge (N,), by default none.
         options: the words, size and colours of the picture.
 
     Raises:
@@ -72,13 +74,13 @@ def graph_svg(
     if values.ndim != 1 or (edge_relevance is not None and of_edges.shape != graph.edges.shape[1:]):
         raise ValueError("relevance must have one number per node, edge_relevance one per edge.")
     scale = picture.scale_for(values, of_edges)
-    ringed = {*graph.explained, *outlined}
+    ringed, shades = {*graph.explained, *outlined}, scale.shades(values, pale)
 
     def colored(layout: GraphLayout) -> str:
         of_lines = None if edge_relevance is None else of_edges
-        lines = _lines(graph.edges, layout.place, values, of_lines)
+        lines = _lines(graph.edges, layout.place, shades, of_lines)
         return _edges_svg(lines, layout.points, layout.radius, scale) + nodes_svg(
-            graph, values, layout, scale, ringed, labels
+            graph, values, layout, scale, ringed, labels, shades=shades
         )
 
     return framed_graph(
@@ -279,24 +281,28 @@ def nodes_svg(
     ringed: Collection[int],
     labels: bool,
     around: float = 1.0,
+    shades: FloatArray | None = None,
 ) -> str:
     """Draw the nodes with their labels, which belong above the edges.
 
-    A label beside its node keeps a distance of `around` radii from the node's middle.
+    The colours are those of `shades`, by default of the values. A label beside its node keeps a
+    distance of `around` radii from the node's middle.
     """
     shown, points, radius = layout.shown, layout.points, layout.radius
+    shades = values if shades is None else shades
     discs = []
     names = [graph.labels[node] if graph.labels else str(node) for node in shown.tolist()]
-    colors = _colors(scale, values[shown].tolist())
+    colors = _colors(scale, shades[shown].tolist())
     for node, label, (x, y), color in zip(shown.tolist(), names, points, colors, strict=True):
         ring = max(1.8, radius * 0.2) if node in ringed else 0.8
         edge = OUTLINE if node in ringed else "#777777"
+        dashes = DASHED if shades[node] != values[node] else ""
         discs.append(
             f'<circle data-node="{node}" cx="{number(x)}" cy="{number(y)}"'
-            f' r="{number(radius)}" fill="{color}" stroke="{edge}" stroke-width="{number(ring)}">'
-            f"<title>{escape(f'{label}: {scale.text(values[node])}')}</title></circle>"
+            f' r="{number(radius)}" fill="{color}" stroke="{edge}" stroke-width="{number(ring)}"'
+            f"{dashes}><title>{escape(f'{label}: {scale.text(values[node])}')}</title></circle>"
         )
-    discs.append(hatching(points[values[shown] < -LEAST_HATCHED * scale.limit], radius))
+    discs.append(hatching(points[shades[shown] < -LEAST_HATCHED * scale.limit], radius))
     words = ""
     if labels:
         first = [node in ringed for node in shown.tolist()]

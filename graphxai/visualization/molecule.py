@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .color import FloatArray, PictureKeywords, PictureOptions, Scale, finite, with_picture_options
-from .frame import LEAST_HATCHED, OUTLINE, digest, frame, hatching, relevance_of
+from .frame import DASHED, LEAST_HATCHED, OUTLINE, digest, frame, hatching, relevance_of
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .text import escape, number, numbers
 
@@ -48,6 +48,7 @@ def molecule_svg(
     outlined: Collection[int] = (),
     window: Window | None = None,
     bond_relevance: ArrayLike | None = None,
+    pale: ArrayLike = (),
     **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw a molecule as SVG, with its atoms coloured by signed relevance.
@@ -67,6 +68,7 @@ def molecule_svg(
         window: the part of the 2D coordinates to show, by default the whole molecule. Pictures with
             the same window and `keep_layout` have their atoms in the same places.
         bond_relevance: one number per bond of `mol` (M,), if bonds were explained.
+        pale: True for each atom with a third of its colour and a dashed edge (N,), by default none.
         options: the words, size and colours of the picture.
 
     Raises:
@@ -88,10 +90,11 @@ def molecule_svg(
         )
     everything = values if of_bonds is None else np.concatenate([values, of_bonds])
     scale = picture.scale_for(everything)
+    shown = scale.shades(values, pale)
 
     def colored(points: FloatArray, bond: float) -> str:
         contour = _contour(mol, outlined, points, bond)
-        return contour + _highlights(mol, values, of_bonds, scale, points, bond)
+        return contour + _highlights(mol, values, shown, of_bonds, scale, points, bond)
 
     return framed(
         mol,
@@ -273,18 +276,17 @@ def _contour(mol: Mol, outlined: Collection[int], points: FloatArray, bond_px: f
 def _highlights(
     mol: Mol,
     values: FloatArray,
+    shown: FloatArray,
     of_bonds: FloatArray | None,
     scale: Scale,
     points: FloatArray,
     bond_px: float,
 ) -> str:
     ends = bonded(mol)  # (B, 2)
-    middles = values[ends].mean(axis=1) if of_bonds is None else of_bonds  # (B,)
-    colors = scale.hex(np.concatenate([values, middles]))
+    middles = shown[ends].mean(axis=1) if of_bonds is None else of_bonds  # (B,)
+    colors = scale.hex(np.concatenate([shown, middles]))
     colors, means = colors[: len(values)], colors[len(values) :]
-    key = "m" + digest(
-        scale, np.concatenate([values, middles]).tobytes(), points.round(3).tobytes()
-    )
+    key = "m" + digest(scale, np.concatenate([shown, middles]).tobytes(), points.round(3).tobytes())
     start, end = points[ends[:, 0]], points[ends[:, 1]]  # (B, 2)
     along = end - start
     length = np.linalg.norm(along, axis=1, keepdims=True)
@@ -317,16 +319,17 @@ def _highlights(
             f' fill="url(#{name})"{tail}'
         )
     radius = number(bond_px * _ATOM_RADIUS)
-    negative = values < -LEAST_HATCHED * scale.limit
+    negative = shown < -LEAST_HATCHED * scale.limit
     labels = [
         f"{atom.GetSymbol()} {index}: {scale.text(value)}"
         for index, (atom, value) in enumerate(zip(atoms_of(mol), values.tolist(), strict=True))
     ]
-    shown = zip(places, escape("\n".join(labels)).split("\n"), strict=True)
-    for index, ((x, y), label) in enumerate(shown):
+    named = zip(places, escape("\n".join(labels)).split("\n"), strict=True)
+    for index, ((x, y), label) in enumerate(named):
+        edge = f' stroke="#777777"{DASHED}' if shown[index] != values[index] else ""
         discs.append(
-            f'<circle data-atom="{index}" cx="{x}" cy="{y}" r="{radius}" fill="{colors[index]}">'
-            f"<title>{label}</title></circle>"
+            f'<circle data-atom="{index}" cx="{x}" cy="{y}" r="{radius}" fill="{colors[index]}"'
+            f"{edge}><title>{label}</title></circle>"
         )
     return (
         f'<defs>{"".join(gradients)}</defs><g class="relevance">{"".join(bands)}'

@@ -33,6 +33,7 @@ def superpixel_svg(
     show_image: bool = True,
     color_bar: bool = True,
     palette: str = "red-blue",
+    pale: ArrayLike = (),
 ) -> str:
     """Draw an image with its segments as SVG, and beside it the relevance of each segment.
 
@@ -51,6 +52,7 @@ def superpixel_svg(
         show_image: whether to draw the image beside the relevance.
         color_bar: whether to draw the bar. A grid may have one for all panels.
         palette: one of `PALETTES`, if `scale` is not given.
+        pale: True for each segment with a third of its colour (N,), by default none.
 
     Raises:
         ValueError: shapes do not match or a value is not finite.
@@ -59,7 +61,7 @@ def superpixel_svg(
     values = picture.check(relevance, "relevance")
     scale = Scale.chosen(scale, values, palette=palette)
     panels = [picture.image(boundaries=True)] if show_image else []
-    panels.append(picture.relevance(values, scale))
+    panels.append(picture.relevance(values, scale, pale))
     width = max(2 * MARGIN + _row_width(len(panels), picture.width), 300.0 if color_bar else 0.0)
     head, y = heading(title, subtitle, width)
     y = y + MARGIN * 0.6 if head else MARGIN
@@ -246,14 +248,15 @@ class _SuperpixelImage:
         edges = self._boundaries("#ffb000", 1.0) if boundaries else ""
         return self._scaled(_runs(levels, fills) + edges)
 
-    def relevance(self, values: FloatArray, scale: Scale) -> str:
+    def relevance(self, values: FloatArray, scale: Scale, pale: ArrayLike = ()) -> str:
         """Return the filled segments with their boundaries and the outline of the image."""
-        colors = scale.hex(values)
+        shades = scale.shades(values, pale)
+        colors = scale.hex(shades)
         fills = {int(cell): colors[cell] for cell in np.unique(self.segments)}
         notes = {
             segment: f"superpixel {segment}: {scale.text(values[segment])}" for segment in fills
         }
-        body = _runs(self.segments, fills, notes) + self._hatching(values, scale)
+        body = _runs(self.segments, fills, notes) + self._hatching(shades, scale)
         return self._scaled(body + self._boundaries("#b8b8b8", 0.6) + self._outline())
 
     def _hatching(self, values: FloatArray, scale: Scale) -> str:

@@ -19,13 +19,18 @@ DEFAULTS = PictureOptions(height=260)
 
 @with_picture_options(DEFAULTS)
 def tokens_svg(
-    relevance: ArrayLike, *, words: Sequence[str] = (), **options: Unpack[PictureKeywords]
+    relevance: ArrayLike,
+    *,
+    words: Sequence[str] = (),
+    pale: ArrayLike = (),
+    **options: Unpack[PictureKeywords],
 ) -> str:
     """Draw tokens as SVG, one after another as in a text, coloured by signed relevance.
 
     Args:
         relevance: one number per token (N,).
         words: the text of each token. By default it is the token's number, counted from 0.
+        pale: True for each token with a third of its colour (N,), by default none.
         options: the words, size and colours of the picture.
 
     Raises:
@@ -47,8 +52,8 @@ def tokens_svg(
     else:
         least = (picture.width, picture.height - room[1] + height)
         raise too_small((picture.width, picture.height), least)
-    parts = []
-    tokens = zip(texts, values, scale.hex(values), places, strict=True)
+    parts, colors = [], scale.hex(scale.shades(values, pale))
+    tokens = zip(texts, values, colors, places, strict=True)
     for text, value, color, (x, line, width) in tokens:
         y = (room[1] - height) / 2 + line * _LINE * size
         fitted, font = fit_text(text, size, width - 2 * _PAD * size, smallest=_SMALLEST)

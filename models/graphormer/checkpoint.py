@@ -14,27 +14,24 @@ from safetensors.torch import save
 from torch import Tensor
 
 from graphxai.contract.checkpoint_files import (
-    CARD,
     CONFIG,
     FLOAT_DTYPES,
     INVALID,
     WEIGHTS,
     as_numbers,
-    name_of,
     read_config,
-    read_conformal,
     read_shapes,
     read_weights,
     require_shapes,
-    save_conformal,
+    save_description,
     weights_digest,
+    with_origin,
 )
 from graphxai.contract.checkpoint_files import CheckpointError as CheckpointError
-from graphxai.contract.model import Origin
 from graphxai.contract.model import only_starts as only_starts
 from graphxai.contract.model import require_purpose as require_purpose
 from graphxai.contract.tasks import TO_START as TO_START
-from graphxai.runtime.writing import folder_at, json_text, write_whole
+from graphxai.runtime.writing import folder_at, write_whole
 
 from .config import GraphormerConfig
 from .encoding import collate
@@ -62,11 +59,9 @@ def save_checkpoint(
     tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     write_whole(folder / WEIGHTS, save(tensors, metadata={"format": FORMAT}))
     save_mean_node(model, folder)
-    save_conformal(model.conformal, folder, weights_digest(folder))
-    content = {"format": FORMAT, "model": model.config.to_dict(), "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json_text(content))
-    write_whole(folder / CARD, card or "# Graphormer\n")
-    return folder
+    content = {"format": FORMAT, "model": model.config.to_dict()}
+    digest, card = weights_digest(folder), card or "# Graphormer\n"
+    return save_description(model, folder, digest, content, metadata, card)
 
 
 def load_checkpoint(folder: str | Path) -> Graphormer:
@@ -98,12 +93,7 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
     model.mean_node = _read_mean_node(model, folder, digest)
-    model.conformal = read_conformal(model.config, folder, digest)
-    metadata = content.get("metadata")
-    model.origin = Origin(
-        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
-    )
-    return model.eval()
+    return with_origin(model, folder, content, digest)
 
 
 def save_mean_node(model: Graphormer, folder: Path) -> Path | None:

@@ -13,18 +13,17 @@ from torch import Tensor, nn
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.checkpoint_files import (
-    CARD,
     CONFIG,
-    name_of,
     read_config,
-    read_conformal,
+    save_description,
     weights_digest,
+    with_origin,
 )
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin, ShownModel
 from graphxai.datasets.as_given import AS_DRAWN, Isomers, Standardisation
-from graphxai.runtime.writing import folder_at, json_text, write_whole
+from graphxai.runtime.writing import folder_at
 
 from .checkpoint import (
     ENSEMBLE,
@@ -32,7 +31,6 @@ from .checkpoint import (
     is_published,
     load_checkpoint,
     save_checkpoint,
-    save_conformal,
 )
 from .config import GraphormerConfig
 from .encoding import collate
@@ -147,11 +145,9 @@ def save_ensemble(
     places = [folder / MEMBERS / str(k) for k in range(len(model.members))]
     for member, place in zip(model.members, places, strict=True):
         save_checkpoint(member, place, card=f"# Member {place.name} of an ensemble\n")
-    content = {"format": ENSEMBLE, MEMBERS: len(model.members), "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json_text(content))
-    write_whole(folder / CARD, card or "# Ensemble of Graphormers\n")
-    save_conformal(model.conformal, folder, checkpoint_digest(folder))
-    return folder
+    content = {"format": ENSEMBLE, MEMBERS: len(model.members)}
+    digest, card = _joined(map(weights_digest, places)), card or "# Ensemble of Graphormers\n"
+    return save_description(model, folder, digest, content, metadata, card)
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -185,12 +181,7 @@ def load_ensemble(folder: str | Path) -> Ensemble:
         model = Ensemble(members)
     except ValueError as error:
         raise CheckpointError(f"{folder / MEMBERS}: {error}") from error
-    digest, metadata = _joined(m.origin.sha256 for m in members), content.get("metadata")
-    model.conformal = read_conformal(model.config, folder, digest)
-    model.origin = Origin(
-        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
-    )
-    return model.eval()
+    return with_origin(model, folder, content, _joined(m.origin.sha256 for m in members))
 
 
 def _joined(digests: Iterable[str]) -> str:

@@ -89,16 +89,17 @@ def _add_mirror_image(graph: Graph) -> None:
     from graphxai.datasets.canonical_form import one_perception
     from graphxai.datasets.features import canonical_chirality
 
-    if not bool(graph.x[:, CHIRALITY].any()):
+    drawn = graph.x[:, CHIRALITY].numpy()
+    if not (centres := np.flatnonzero(drawn).tolist()):
         return
     mirrored = Chem.Mol(graph.read)
-    for atom in mirrored.GetAtoms():
-        atom.InvertChirality()
+    for centre in centres:
+        mirrored.GetAtomWithIdx(centre).InvertChirality()
     with one_perception(), rdBase.BlockLogs():
         codes = canonical_chirality(mirrored)
-    if codes is None or bool((torch.from_numpy(codes) == graph.x[:, CHIRALITY]).all()):
+    if codes is None or np.array_equal(codes, drawn):
         return
-    image = copy(graph)
+    image = Graph(**vars(graph))  # which takes a fifth of the time of `copy`
     image.x = graph.x.clone()
     image.x[:, CHIRALITY] = torch.from_numpy(codes)
     graph.mirrored = image

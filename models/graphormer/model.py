@@ -226,7 +226,7 @@ class Graphormer(ShownModel, nn.Module):
             _note_hidden(tape, x)
         # The read-out uses only the graph token, so the last layer needs no other row. A product
         # with fewer than four has another kernel, whose last bits depend on the padding.
-        few = 1 if tape or torch.is_grad_enabled() else 4
+        few = 1 if torch.is_grad_enabled() else 4
         x = self.layers[-1](x, bias, queries=None if tape and tape.all_queries else few)
         _note_hidden(tape, x)
         x = x[:, :1] if self.final_norm is None else self.final_norm(x[:, :1])

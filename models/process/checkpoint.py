@@ -14,25 +14,22 @@ import torch
 from safetensors.torch import save
 
 from graphxai.contract.checkpoint_files import (
-    CARD,
     CONFIG,
     INVALID,
     PROCESS,
     WEIGHTS,
     CheckpointError,
     as_numbers,
-    name_of,
     read_config,
-    read_conformal,
     read_shapes,
     read_weights,
     require_shapes,
-    save_conformal,
+    save_description,
     weights_digest,
+    with_origin,
 )
-from graphxai.contract.model import Origin
 from graphxai.datasets.as_given import AS_DRAWN
-from graphxai.runtime.writing import folder_at, json_text, write_whole
+from graphxai.runtime.writing import folder_at, write_whole
 
 from .model import COLUMNS, CarriedCounts, KernelProcess, ProcessConfig
 
@@ -52,11 +49,9 @@ def save_process(
         largest = int(counts.max()) if len(counts) else 0
         tensors[key] = counts.to(next(kind for kind in SIZES if largest <= torch.iinfo(kind).max))
     write_whole(folder / WEIGHTS, save(tensors, metadata={"format": PROCESS}))
-    save_conformal(model.conformal, folder, weights_digest(folder))
-    content = {"format": PROCESS, "model": model.config.to_dict(), "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json_text(content))
-    write_whole(folder / CARD, card or "# Gaussian process\n")
-    return folder
+    content = {"format": PROCESS, "model": model.config.to_dict()}
+    digest, card = weights_digest(folder), card or "# Gaussian process\n"
+    return save_description(model, folder, digest, content, metadata, card)
 
 
 def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess:
@@ -106,12 +101,7 @@ def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess
     numbers = [as_numbers(tensors[key], key, path, torch.float64) for key in ("weights", "means")]
     config = replace(config, standardise=AS_DRAWN) if as_drawn else config
     model = KernelProcess(config, carried, *numbers)
-    model.conformal = read_conformal(config, folder, digest)
-    metadata = content.get("metadata")
-    model.origin = Origin(
-        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
-    )
-    return model.eval()
+    return with_origin(model, folder, content, digest)
 
 
 def digest_of(smiles: tuple[str, ...]) -> str:

@@ -112,29 +112,44 @@ def encoded(value: Any, graph: Any) -> Input:
         raise InputError(f"a process takes SMILES or RDKit molecules, not {type(value).__name__}.")
     if graph.get("count_columns") is not None:
         return Input(graph, graph.smiles, graph.get("mol"))
-    from graphxai.datasets.fingerprints import structure_occurrences
-
     content = dict(vars(graph)) if isinstance(graph, Graph) else graph.to_dict()
     as_given = content.pop("as_given", None)  # what lies on a graph must be alike on all
-    counted = Graph(**content)
-    counted.shared = shared_by(graph)
-    if not recall(counted, "counts"):
-        mol = graph.get("mol") or graph.get("read") or read_again(graph.smiles)
-        occurrences = map(torch.from_numpy, structure_occurrences(mol))
-        vars(counted).update(zip(COUNTS, occurrences, strict=True))
-        remember(counted, "counts", COUNTS)
-    return Input(counted, graph.smiles, graph.get("mol"), as_given=as_given, read=graph.get("read"))
+    encoded_graph = Graph(**content)
+    encoded_graph.shared = shared_by(graph)
+    if not recall(encoded_graph, "counts"):
+        mol = graph.get("read") or read_again(graph.get("mol") or graph.smiles)
+        vars(encoded_graph).update(counts_of(mol))
+        remember(encoded_graph, "counts", COUNTS)
+    return Input(
+        encoded_graph,
+        graph.smiles,
+        graph.get("mol"),
+        as_given=as_given,
+        read=graph.get("read"),
+    )
 
 
-def read_again(smiles: str) -> Any:
-    """Return the molecule of a SMILES that has been read before."""
+def counted(mol: Any, **content: Any) -> Graph:
+    """Return a graph with the counts of the structures of a molecule."""
+    return Graph(**content, **counts_of(mol))
+
+
+def counts_of(mol: Any) -> dict[str, Tensor]:
+    """Return the counts of the structures of a molecule, by their names on a graph."""
+    from graphxai.datasets.fingerprints import structure_occurrences
+
+    return dict(zip(COUNTS, map(torch.from_numpy, structure_occurrences(mol)), strict=True))
+
+
+def read_again(molecule: Any) -> Any:
+    """Return the canonical form of a SMILES or RDKit molecule that has been read before."""
     from graphxai.datasets.molecule_reading import read_molecules
     from graphxai.datasets.molecules import MAX_ATOMS
 
-    (read,) = read_molecules([smiles], MAX_ATOMS)
+    (read,) = read_molecules([molecule], MAX_ATOMS, canonical=True)
     if isinstance(read, Exception):
         raise read
-    return read.mol
+    return read.form
 
 
 def collate(graphs: Sequence[Data | Graph], pad_to: int | None = None) -> ProcessBatch:

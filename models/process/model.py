@@ -201,9 +201,9 @@ class KernelProcess(ShownModel, nn.Module):
         """Encode molecules, featurising all of them together."""
         return inputs.prepare_group(self.config.standardise, values)
 
-    def encoded(self, graphs: Sequence[Any]) -> list[Any]:
-        """Return the graphs of molecules with their counts."""
-        return [inputs.encoded(graph, graph).graph for graph in graphs]
+    def encoded(self, graph: Any) -> list[Any]:
+        """Return the graph of a molecule with its counts, which is the only pass over it."""
+        return [inputs.encoded(graph, graph).graph]
 
     collate = staticmethod(inputs.collate)
     renumbered = staticmethod(inputs.renumbered)

@@ -18,23 +18,20 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.checkpoint_files import (
-    CARD,
     CONFIG,
     SUM,
     CheckpointError,
-    name_of,
     read_config,
-    read_conformal,
-    save_conformal,
+    save_description,
     weights_digest,
+    with_origin,
 )
 from graphxai.contract.inputs import Input, InputError, prepare_each
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
-from graphxai.datasets.fingerprints import structure_occurrences
-from graphxai.datasets.graph import Graph
-from graphxai.runtime.writing import folder_at, json_text, write_whole
+from graphxai.datasets.isomers import mirror_image
+from graphxai.runtime.writing import folder_at
 
 from . import inputs
 from .checkpoint import load_process, save_process
@@ -128,10 +125,9 @@ class SummedModel(ShownModel, nn.Module):
             except InputError as error:
                 yield error
 
-    def encoded(self, graphs: Sequence[Any]) -> list[Any]:
-        """Return the graphs of molecules as both models read them."""
-        read = [inputs.read_again(graph.smiles) for graph in graphs]
-        return [self.prepare(mol).graph for mol in read]
+    def encoded(self, graph: Any) -> list[Any]:
+        """Return the graphs of a molecule as both models read it, one for each pass."""
+        return [each.graph for each in self.prepare(graph.smiles).passes]
 
     def collate(self, graphs: Sequence[Any], pad_to: int | None = None) -> SumBatch:
         """Collate encoded molecules for both models."""
@@ -186,28 +182,31 @@ def mean_of(base: Any, process: KernelProcess) -> SummedModel:
     return SummedModel(base, KernelProcess(process.config, process.carried, *half).eval(), 0.5)
 
 
-def with_counts(item: Input) -> Input:
+def with_counts(item: Input, mol: Any = None) -> Input:
     """Return an encoded molecule with the counts of its structures, on the atoms it has.
+
+    Args:
+        item: the molecule.
+        mol: the form in which its structures are counted, by default the one that it was read in.
+            That of a mirror image is its own, and that of all isomers of a racemate the same.
 
     Raises:
         InputError: the input is no molecule, or has nodes beside its atoms.
     """
     if item.smiles is None and item.molecule is None:
         raise InputError("it is no molecule, which a process on structures needs.")
-    mol = inputs.read_again(item.smiles or "") if item.molecule is None else item.molecule
+    mol = mol or item.read or inputs.read_again(item.molecule or item.smiles)
+    if item.molecule is not None and mol.GetNumAtoms() != item.num_nodes:
+        mol = item.molecule  # which has hydrogens that are nodes of another model
     if mol.GetNumAtoms() != item.num_nodes:
         raise InputError("its nodes are not the atoms of its molecule, whose structures count.")
-    names = ("count_columns", "count_sizes", "count_atoms")
-    occurrences = map(torch.from_numpy, structure_occurrences(mol))
     x = torch.zeros(item.num_nodes, 1)
     graph = copy(item.graph)
-    setattr(
-        graph,
-        COUNTED,
-        Graph(x=x, edge_index=x.new_zeros(2, 0), **dict(zip(names, occurrences, strict=True))),
-    )
-    mirrored = None if item.mirrored is None else with_counts(item.mirrored)
-    isomers = tuple(map(with_counts, item.isomers))
+    setattr(graph, COUNTED, inputs.counted(mol, x=x, edge_index=x.new_zeros(2, 0)))
+    mirrored = None
+    if item.mirrored is not None:
+        mirrored = with_counts(item.mirrored, mirror_image(mol))
+    isomers = tuple(with_counts(each, mol) for each in item.isomers)
     return replace(item, graph=graph, mirrored=mirrored, isomers=isomers)
 
 
@@ -226,11 +225,10 @@ def save_sum(
     folder = folder_at(folder)
     save_process(model.process, folder / "process", card="# The process of a sum\n")
     of_base = {"path": base, "sha256": weights_hash(model.base)}
-    content = {"format": SUM, "base": of_base, "factor": model.factor, "metadata": metadata or {}}
-    write_whole(folder / CONFIG, json_text(content))
-    write_whole(folder / CARD, card or "# A model and a Gaussian process\n")
-    save_conformal(model.conformal, folder, _digest(of_base["sha256"], folder, model.factor))
-    return folder
+    content = {"format": SUM, "base": of_base, "factor": model.factor}
+    digest = _digest(of_base["sha256"], folder, model.factor)
+    card = card or "# A model and a Gaussian process\n"
+    return save_description(model, folder, digest, content, metadata, card)
 
 
 def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
@@ -264,12 +262,7 @@ def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
         model = SummedModel(base, load_process(folder / "process"), factor)
     except ValueError as error:
         raise CheckpointError(f"{place}: {error}") from error
-    digest, metadata = _digest(of_base["sha256"], folder, factor), content.get("metadata")
-    model.conformal = read_conformal(model.config, folder, digest)
-    model.origin = Origin(
-        name_of(folder), digest, metadata if isinstance(metadata, dict) else {}, folder
-    )
-    return model.eval()
+    return with_origin(model, folder, content, _digest(of_base["sha256"], folder, factor))
 
 
 def _digest(of_base: str, folder: Path, factor: float) -> str:

@@ -429,7 +429,9 @@ def test_sets_of_classes_are_counted_by_the_class_measured():
 
 def test_a_card_says_how_many_the_intervals_held():
     reports = {
-        "pIC50": {"level": 0.9, "n": 152, "held": 0.882, "width": 2.1, "far": [0.75, 20]},
+        "pIC50": {"level": 0.9, "n": 152, "held": 134 / 152, "width": 2.1, "far": [0.75, 20]},
+        "logD": {"level": 0.9, "n": 200, "held": 0.88, "width": 1.5, "far": [0.7, 30]},
+        "all far": {"level": 0.9, "n": 20, "held": 0.5, "width": 1.5, "far": [0.5, 20]},
         "tox": {
             "level": 0.9, "n": 10, "held": 0.8, "single": 0.5, "held_by_class": {"no": [0.8, 10]}
         },
@@ -437,8 +439,11 @@ def test_a_card_says_how_many_the_intervals_held():
     from graphxai.learning.card import coverage_text
 
     text = coverage_text(reports, {"pIC50": "log M"})
+    # 119 of 132 near and 15 of 20 far: p is 0.06
     assert "pIC50: 90 % intervals held 88 % of 152; median width 2.10 log M" in text
-    assert "far from the training set 75 % of 20" in text
+    assert "all far: 90 % intervals held 50 % of 20; median width 1.50" in text
+    said = "91 % of the 170 molecules like the training set and 70 % of the 30 far from it"
+    assert f"logD: 90 % intervals held 88 % of 200, that is {said}; median width 1.50" in text
     assert "tox: 90 % sets of classes held 80 % of 10; no 80 % of 10; 50 % have a single" in text
 
 

@@ -44,7 +44,6 @@ PLACES = {
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/tautomer_form.py": "which protons of the form move",
     "datasets/recombine.py": "labels of attachment points",
-    "graphxai/chemistry/modalities.py": "the names of D-residues",
     "graphxai/chemistry/neighbours.py": "labels of attachment points",
     "graphxai/chemistry/transformations.py": "which isomers there are",
     "graphxai/chemistry/substituents.py": "labels of attachment points",
@@ -65,7 +64,7 @@ READERS = {
     "datasets/canonical_form.py": "the form's own SMILES",
     "datasets/features.py": "the form's own SMILES",
     "datasets/isomers.py": "rows of a table, to count those with several passes",
-    "datasets/ionisation.py": "the user's, whose charges are told as they are drawn",
+    "datasets/ionisation.py": "the user's, whose class no way of drawing changes",
     "datasets/molecule_reading.py": DOOR,
     "datasets/tables/collections.py": DOOR,
     "datasets/tables/columns.py": "cells, to find the column of structures",
@@ -82,7 +81,6 @@ READERS = {
     "graphxai/chemistry/counterfactuals.py": WRITTEN,
     "graphxai/chemistry/cliff_truth.py": WRITTEN,
     "graphxai/chemistry/judged_exchanges.py": "compounds in their form",
-    "graphxai/chemistry/matched_pairs.py": "compounds to compare, as they are drawn",
     "graphxai/chemistry/free_wilson.py": "R-groups, which RDKit has written",
     "graphxai/chemistry/matching.py": "a series, to find its common core as drawn",
     "graphxai/chemistry/measurements.py": "compounds in their form",
@@ -103,6 +101,7 @@ READERS = {
     "graphxai/explanation/files.py": "nothing: it names the function in its docstring",
     "graphxai/learning/conformal.py": WRITTEN,
     "graphxai/learning/measured_pairs.py": WRITTEN,
+    "graphxai/learning/processes/adapting.py": WRITTEN,
     "graphxai/learning/recipes/bace.py": "the table of a bundled model",
     "graphxai/learning/recipes/pretraining.py": "the tables of a bundled model",
     "graphxai/learning/teachers/forests.py": WRITTEN,
@@ -151,11 +150,8 @@ def test_every_function_and_command_that_takes_molecules_names_its_door():
     commands = {*typer.main.get_command(cli.app).commands}
     assert commands == {*COMMANDS} | WITHOUT_MOLECULES
     named = {*FUNCTIONS.values(), *COMMANDS.values()}
-    assert {each for each in named if each not in DOORS} == {
-        "compares molecules as they are drawn",
-        "tells charges as they are drawn",
-        "graphs that a network of the user's own is fed",
-    }
+    fed = "graphs that a network of the user's own is fed"
+    assert {each for each in named if each not in DOORS} == {fed}
 
 
 def in_training(tmp_path: Path, texts: list[str]) -> list[str]:
@@ -217,7 +213,20 @@ def on_ray(_: Path, texts: list[str]) -> list[str]:
     return (rows.parent.replace("", None)).fillna(rows.smiles).tolist()
 
 
+def without_cliffs(_: Path, texts: list[str]) -> list[str]:
+    """Return the molecules between which values that differ by 3 are no activity cliff."""
+    cliffs = gx.activity_cliffs(texts, [3.0 * k for k in range(len(texts))])
+    return texts if cliffs else texts[:1]
+
+
+def of_one_class(_: Path, texts: list[str]) -> list[str]:
+    """Return the molecules, each once for those that are acids or bases in the same way."""
+    return list({str(gx.ionisation(text)): text for text in texts}.values())
+
+
 DOORS = {
+    "activity cliffs": without_cliffs,
+    "ionisation": of_one_class,
     "graphs": lambda _, texts: [g.smiles for g in molecule_graphs(texts, **READING)],
     "processes": lambda _, texts: [g.smiles for g in molecule_graphs(texts, workers=2, **READING)],
     "training": in_training,
@@ -239,7 +248,7 @@ MOLECULES = {
     *("smiles", "table", "value"),
 }
 FUNCTIONS = {
-    "activity_cliffs": "compares molecules as they are drawn",
+    "activity_cliffs": "activity cliffs",
     "adapt": "training",
     "audit": "explanations",
     "check": "explanations",
@@ -260,7 +269,7 @@ FUNCTIONS = {
     "fragments": "explanations",
     "free_wilson": "measurements",
     "game": "predictions",
-    "ionisation": "tells charges as they are drawn",
+    "ionisation": "ionisation",
     "kernel_account": "predictions",
     "learned_from": "training",
     "pairs": "explanations",

@@ -150,6 +150,9 @@ def test_classes_are_balanced_and_every_molecule_occurs_once() -> None:
 def test_another_balance_holds_too() -> None:
     dataset = rule_dataset(ALKANES + CHLORIDES, "halogen", size=40, balance=0.25)
     assert (len(dataset.labels), dataset.labels.sum()) == (40, 10)
+    for one_class in (0, 1):
+        with pytest.raises(ValueError, match="balance must lie between 0 and 1"):
+            rule_dataset(ALKANES + CHLORIDES, "halogen", size=40, balance=one_class)
 
 
 def test_the_seed_decides_what_is_chosen() -> None:

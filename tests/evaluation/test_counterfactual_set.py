@@ -4,6 +4,7 @@ from itertools import combinations, product
 
 import pytest
 import torch
+from shapley import graph_of
 from torch import nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphConv, global_add_pool
@@ -71,11 +72,6 @@ def test_sets_of_atoms_are_as_small_as_brute_force_finds(model):
         assert changed[(keep == stays).all(1)].item() == bool(counterfactual)
         assert counterfactual.before.label == gx.predict(model, smiles)["activity"].label
         assert (counterfactual.after.label != counterfactual.before.label) == bool(counterfactual)
-
-
-def graph_of(model, smiles):
-
-    return model.prepare(smiles).data
 
 
 def without(data, edges):

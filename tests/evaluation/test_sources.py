@@ -40,7 +40,7 @@ def test_graphs_with_a_label_are_those_whose_key_has_one():
 @pytest.mark.parametrize("chosen", [None, [0, 5], [-1], ["0"], 3])
 def test_a_split_that_names_no_compounds_of_bace_is_refused(monkeypatch, chosen):
     graph = SimpleNamespace(smiles="CCO", y=np.array([[1.0, 6.0]]))
-    monkeypatch.setattr("graphxai.datasets.molecules.load_bace", lambda root: [graph] * 5)
+    monkeypatch.setattr("graphxai.evaluation.sources.load_bace", lambda root: [graph] * 5)
     model = random_graphormer()
     model.origin = replace(model.origin, metadata={"split": {"test": [4, 0]}})
     assert list(bace_part(model).labels.items()) == [(4, 1), (0, 1)]

@@ -36,7 +36,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint, set_standardisation
 from graphxai.tables.app.page import STYLE as PAGE_STYLE
-from graphxai.tables.report.page import render
+from graphxai.tables.report.build import render
 from toy import random_graphormer
 
 FAR = {

@@ -5,21 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from shapley import batch_of
 
 import graphxai as gx
 from graphxai.contract.target import Target
-from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
 from graphxai.explainers.activation_path import LrpPath, lrp_and_presence
-from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, molecules, trained
 from toy import random_graphormer
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])

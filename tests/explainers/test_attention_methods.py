@@ -4,21 +4,15 @@ import networkx
 import numpy as np
 import pytest
 import torch
+from shapley import batch_of
 
-from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.attention import maximum_flows
-from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 
 METHODS = ("gae_rollout", "attention_flow", "cam", "grad_cam", "att_cat")
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 def traced(model, batch):

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from shapley import batch_of
 
 import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
-from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.evaluation.testing import check_all, check_ledger, check_no_trace
 from graphxai.explainers import REGISTRY, Explainer, get_explainer, register
-from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules.conservative import record
 from other_models import FEW_STEPS, quick_explainer
 from toy import random_graphormer
@@ -40,11 +39,6 @@ METHODS = (
     "shapley_sampling",
     "gnn_explainer",
 )
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 def test_every_method_of_the_papers_is_registered():

@@ -2,22 +2,16 @@
 
 import pytest
 import torch
+from shapley import batch_of
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.nn import GCNConv, global_add_pool
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
-from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation.testing import check_batching
 from graphxai.explainers import get_explainer
-from graphxai.models.graphormer import StructureEncoding, collate
 from small_graphs import graph
 from toy import random_graphormer
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 class Nodes(torch.nn.Module):

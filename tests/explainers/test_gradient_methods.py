@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import erf
+from shapley import batch_of
 from torch_geometric.data import Data
 
 import graphxai as gx
@@ -31,11 +32,6 @@ from toy import random_graphormer
 
 METHODS = ("saliency", "integrated_gradients", "attn_lrp", "lrp_ln")
 SMOOTH = {"samples": 7, "noise": 0.4, "seed": 5}
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])

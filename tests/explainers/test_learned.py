@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from shapley import batch_of
 from torch import nn
 from torch_geometric.nn import SimpleConv, global_add_pool
 
@@ -27,7 +28,7 @@ from graphxai.explainers.learned.description import node_features
 from graphxai.explainers.learned.method import class_numbers
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
-from graphxai.models.graphormer import Ensemble, StructureEncoding, collate, save_checkpoint
+from graphxai.models.graphormer import Ensemble, StructureEncoding, save_checkpoint
 from graphxai.rules.conservative import conservative, record
 from other_models import GpsModel, graph_of, molecules
 from toy import random_graphormer
@@ -38,11 +39,6 @@ TASKS = (Task("digit", "multiclass", ("a", "b", "c")), Task("logP", "regression"
 def roc_auc(truth, scores):
     above = scores[truth][:, None] - scores[~truth][None]
     return ((above > 0) + 0.5 * (above == 0)).mean()
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 @pytest.fixture(scope="module")

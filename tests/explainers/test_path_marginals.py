@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from shapley import batch_of
 from torch_geometric.data import Data
 
 import graphxai as gx
@@ -16,17 +17,11 @@ from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import first_nodes
 from graphxai.explainers.path_marginals import marginals_of_present, value_and_marginals
-from graphxai.models.graphormer import StructureEncoding, collate
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, encoder, molecules, trained
 from toy import random_graphormer
 
 DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
-
-
-def batch_of(model, smiles):
-    encode = StructureEncoding.from_config(model.config)
-    return collate([encode(molecule_to_data(s)) for s in smiles])
 
 
 @pytest.mark.parametrize("pre_layernorm", [True, False])

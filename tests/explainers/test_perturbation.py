@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from shapley import batch_of, graph_of, shapley_by_brute_force
+from torch_geometric.data import Data
 
+import graphxai as gx
 from graphxai.contract import batching
 from graphxai.contract.tasks import Task
 from graphxai.evaluation.testing import check_batching, check_ledger, check_renumbering
@@ -45,6 +47,9 @@ def test_a_graph_scores_alike_alone_in_batches_padded_and_renumbered(operator, s
     occlusion = get_explainer("occlusion", operator=operator)
     check_batching(model, smiles, occlusion)
     check_renumbering(model, smiles, occlusion)
+    partnered = get_explainer("partnered", operator=operator)
+    check_batching(model, smiles[:4], partnered)
+    check_renumbering(model, smiles[:4], partnered)
     shapley = get_explainer("shapley_sampling", operator=operator, permutations=3)
     check_batching(model, smiles[:4], shapley)
     check_ledger(model, smiles[:4], shapley)
@@ -92,6 +97,66 @@ def test_occlusion_is_the_loss_without_each_node(smiles):
             attribution = get_explainer("occlusion", operator=operator).attribute(model, batch)
             torch.testing.assert_close(attribution.relevance[0], torch.stack(expected))
             assert attribution.graph_token.item() == 0
+
+
+@pytest.mark.parametrize("operator", ["mask", "zero"])
+def test_partnered_is_two_thirds_of_the_loss_and_one_third_of_that_beside_the_absent_partner(
+    operator,
+):
+    model = random_graphormer().double()
+    explainer = get_explainer("partnered", operator=operator)
+    attribution = explainer.attribute(model, batch_of(model, SMALL), "active")
+    for row, text in zip(attribution.relevance, SMALL, strict=True):
+        graph = graph_of(model, text)
+
+        def f(*absent, graph=graph):
+            keep = torch.tensor([[k not in absent for k in range(graph.num_nodes)]])
+            return float(outputs_of_parts(model, graph, keep, operator)[0, 0])
+
+        expected = []
+        for i in range(graph.num_nodes):
+            loss = f() - f(i)
+            beside = [f(j) - f(i, j) for j in range(graph.num_nodes) if j != i]
+            then = max(beside, key=lambda value: abs(value - loss), default=loss)
+            expected.append(2 / 3 * loss + then / 3)
+        np.testing.assert_allclose(row[: len(expected)].numpy(), expected, atol=1e-12)
+
+
+class Gate(torch.nn.Module):
+    """Whether there is a first mark, a second one, both or one of them, by the sums of features."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, x, edge_index, batch):
+        sums = x.new_zeros(int(batch.max()) + 1, x.shape[1]).index_add(0, batch, x)
+        a, b = sums[:, :1], sums[:, 1:2]
+        return {"xor": a + b - 2 * a * b, "or": a + b - a * b, "and": a * b, "sum": a + b}[
+            self.gate
+        ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "both", "one"),
+    [
+        ("xor", (-1 / 3, -1 / 3), (1, 0)),
+        ("or", (1 / 3, 1 / 3), (1, 0)),
+        ("sum", (1, 1), (1, 0)),
+    ],
+)
+def test_partnered_scores_of_two_marks_are_those_computed_by_hand(gate, both, one):
+    model = gx.wrap(Gate(gate), kind="regression")
+    marks = {(1, 1): both, (1, 0): one}
+    for (_, second), expected in marks.items():
+        x = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, second], [0.0, 0.0]])
+        edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+        e = gx.explain(model, Data(x=x, edge_index=edges), "partnered")
+        np.testing.assert_allclose(e.relevance, [expected[0], 0, expected[1], 0], atol=1e-6)
+        if second:  # alone, a mark has no partner
+            alone = gx.explain(model, Data(x=x, edge_index=edges), "partnered", nodes=[0, 1])
+            occlusion = gx.explain(model, Data(x=x, edge_index=edges), "occlusion", nodes=[0, 1])
+            np.testing.assert_allclose(alone.relevance, occlusion.relevance, atol=1e-6)
 
 
 class AllOrders(ShapleySampling):

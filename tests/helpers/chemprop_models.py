@@ -18,6 +18,16 @@ MOLECULES = [
 SIZE = 12
 
 
+class Called:
+    """An object whose pickle calls a function."""
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
 def mpnn(
     passing: str = "Bond",
     agg: str = "Mean",

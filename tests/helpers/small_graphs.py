@@ -18,6 +18,20 @@ def graph(n: int) -> Data:
     return Data(x=torch.randn(n, 6, generator=generator), edge_index=(bonds | bonds.T).nonzero().T)
 
 
+def ring(nodes: int, width: int) -> Data:
+    order = torch.arange(nodes)
+    edges = torch.stack([order, order.roll(1)])
+    return Data(x=random(nodes, width, seed=nodes), edge_index=torch.cat([edges, edges.flip(0)], 1))
+
+
+def edge_softmax(scores: Tensor, target: Tensor) -> Tensor:
+    """Return the weights of edges, which sum to one at each target."""
+    weights = torch.empty_like(scores)
+    for node in target.unique():
+        weights[target == node] = scores[target == node].softmax(0)
+    return weights
+
+
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 

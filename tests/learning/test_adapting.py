@@ -100,6 +100,63 @@ def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, 
     assert gx.predict(model, NEW)[TASK].value > gx.predict(adapted, NEW)[TASK].value + 1
 
 
+CHIRAL = ["C[C@H](N)" + core for core in CORES] + ["C[C@@H](O)" + core for core in CORES]
+RACEMATE = "CC[C@H](O)c1ccncc1 |&1:2|"
+OF_NEW = ["C[C@H](N)c1ccc(Cl)nc1", "C[C@@H](N)c1ccc(Cl)nc1"]  # both images
+
+
+@pytest.fixture(scope="module")
+def adapted_to_images(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    own = [*SMILES, *CHIRAL, f'"{RACEMATE}"']
+    table = written(folder / "own.csv", own, np.sin(np.arange(len(own))))
+    return gx.adapt("lipophilicity", table, folder / "out", target_column="logD")
+
+
+def test_both_mirror_images_get_one_answer_which_is_the_mean_over_their_counts(adapted_to_images):
+    """The base cannot know them. The kernel with each image is written out by hand."""
+    model, own = gx.load(adapted_to_images), [*SMILES, *CHIRAL, "CCC(O)c1ccncc1"]
+    carried = structure_counts(own)
+    images = structure_counts([s.replace("@", "@@").replace("@@@@", "@") for s in own])
+    kernel = (similarity(carried, carried) + similarity(images, carried)).astype(float) / 2
+    base = [gx.predict("lipophilicity", s)[TASK].value for s in (*own[:-1], RACEMATE, OF_NEW[0])]
+    factor = model.factor
+    errors = np.sin(np.arange(len(own))) - factor * np.array(base[:-1])
+    task = gx.load("lipophilicity").config.tasks[0]
+    errors -= (1 - factor) * task.offset
+    weights = np.linalg.solve(kernel + NOISE * np.eye(len(own)), errors - errors.mean())
+    near = similarity(structure_counts(OF_NEW), carried).mean(0)
+    expected = factor * base[-1] + (1 - factor) * task.offset + near @ weights + errors.mean()
+    values = [row[TASK].value for row in gx.predict(model, OF_NEW)]
+    assert values == pytest.approx([expected] * 2, abs=2e-4)
+    assert values[0] == pytest.approx(values[1], abs=1e-6)
+    first, other = gx.explain(model, OF_NEW)
+    np.testing.assert_allclose(first.relevance, other.relevance, atol=1e-6)
+    assert abs(first.ledger.unexplained) < 1e-5
+
+
+@pytest.mark.parametrize("smiles", [OF_NEW[0], RACEMATE, NEW])
+def test_an_account_is_that_of_the_mean_over_isomers_and_images(adapted_to_images, smiles):
+    model = gx.load(adapted_to_images)
+    account, e = gx.kernel_account(model, smiles), gx.explain(model, smiles)
+    assert account.output == pytest.approx(e.output, abs=1e-5)
+    for shares in (account.training, account.structures):
+        total = account.mean + account.beside + sum(each.share for each in shares)
+        assert total == pytest.approx(account.output, abs=1e-5)
+    np.testing.assert_allclose(account.relevance, e.features[:, 1], atol=1e-5)
+    first = account.training[0]
+    assert account.shared_atoms(0)[1].sum() == pytest.approx(first.share, abs=1e-5)
+
+
+def test_a_racemate_stays_one_on_file_and_when_a_model_is_updated(adapted_to_images, tmp_path):
+    assert RACEMATE.split()[1] in (adapted_to_images / "training.csv").read_text()
+    more = written(tmp_path / "more.csv", [f'"{RACEMATE.replace("@", "@@")}"'], [7.0])
+    again = gx.adapt(adapted_to_images, more, tmp_path / "again", target_column="logD")
+    rows = [row for row in (again / "training.csv").read_text().splitlines() if "&1" in row]
+    assert len(rows) == 1
+    assert rows[0].endswith(",7")
+
+
 def wrapped(path):
     """Write code with a wrapped model, and return the name of the model."""
     path.write_text(

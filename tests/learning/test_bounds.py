@@ -1,5 +1,7 @@
 """Values of which only a bound is known: how they are read, learned, taught and scored."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from scipy.stats import norm, truncnorm
 from graphxai.contract.tasks import Task
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.objectives import SPREAD, Objective, censored_loss
-from graphxai.learning.scores import kept_bounds
+from graphxai.learning.scores import kept_bounds, score_test_part
 from graphxai.learning.teachers.forests import expected_within, filled_column
 from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate
@@ -112,3 +114,24 @@ def test_predictions_within_bounds_are_counted():
     assert kept == {"n": 3, "kept": {"a": pytest.approx(1 / 3)}}
     assert kept_bounds({"a": np.zeros(1)}, bounds[2:3]) is None
     assert [bound_text(b) for b in ((10, INF), (-INF, 0.1), (-INF, INF))] == [">10", "<0.1", ""]
+
+
+def test_a_task_is_scored_only_if_it_was_learned_and_tested():
+    """Also if it has bounds alone in one part, of which the kept ones are counted where learned."""
+    absent, labels = np.full(3, np.nan), np.array([1.0, 2.0, 4.0])
+    tasks = [Task(name, "regression") for name in ("both", "learned", "tested")]
+    bounds = np.full((3, 3, 2), (-INF, INF))
+    bounds[0] = [5, INF]
+    source = SimpleNamespace(
+        tasks=tasks,
+        labelled="molecules",
+        train=SimpleNamespace(y=np.stack([labels, labels, absent], axis=1)),
+        test=SimpleNamespace(y=np.stack([labels, absent, labels], axis=1), bounds=bounds),
+    )
+    scores = score_test_part(source, {"model": dict.fromkeys(range(3), labels + 1)})
+    assert scores["both"]["scores"]["model"]["MAE"][0] == pytest.approx(1)
+    assert scores["both"]["scores"]["dummy"]["MAE"][0] == pytest.approx(10 / 9)
+    for name in ("learned", "tested"):
+        assert (scores[name]["n"], scores[name]["scores"]) == (0, {})
+    assert scores["learned"]["bounds"] == {"n": 1, "kept": {"model": 0.0}}
+    assert "bounds" not in scores["tested"]

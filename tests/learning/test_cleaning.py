@@ -83,6 +83,10 @@ def test_a_qualified_value_is_not_a_number_and_is_reported():
     odd = read_labels("y", ["0", "1", "1", "0", "inconclusive"])
     assert odd.classes == ("0", "1")
     assert odd.unusable == (4,)
+    half = read_labels(
+        "y", ["0", "1", "1", "not read", "repeat", "lost"]
+    )  # as many as there are words
+    assert (half.classes, half.unusable) == (("0", "1"), (3, 4, 5))
     assert read_labels("y", ["0", "1", "1", "unclear"], "classification").classes[2] == "unclear"
 
 
@@ -91,6 +95,9 @@ def test_a_decimal_comma_is_read_and_a_thousand_is_not_guessed():
     for kind in (None, "regression"):
         with pytest.raises(ValueError, match="'1,234', whose comma may mark decimals or thousands"):
             read_labels("y", ["1,234", "5,678", "9,012"], kind)
+    # among numbers that are clear, the odd one is left out instead
+    for odd in ("1,234", "12 nM"):
+        assert read_labels("y", ["5", "6", "8", odd]).unusable == (3,)
 
 
 @pytest.mark.parametrize(

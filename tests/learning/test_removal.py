@@ -15,6 +15,7 @@ from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
+from graphxai.learning.cleaning import clean_table
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.removal import (
     removal_facts,
@@ -23,6 +24,7 @@ from graphxai.learning.removal import (
     without_some_nodes,
 )
 from graphxai.learning.settings import TableSettings, repeating
+from graphxai.learning.table import split_table
 from graphxai.models.graphormer import (
     NODE_LABELS,
     Graphormer,
@@ -210,3 +212,14 @@ def test_commands_say_it_and_a_process_refuses_it() -> None:
     assert line == "graphxai train bace --out runs/bace --bears-removal --split random"
     with pytest.raises(ValueError, match="leave out --bears-removal"):
         TableSettings(model="process", bears_removal=True)
+
+
+def test_networks_that_teach_see_whole_molecules(tmp_path: Path) -> None:
+    path = tmp_path / "assay.csv"
+    rows = [f"{'C' * k}O,{k}" for k in range(1, 31)]
+    path.write_text("\n".join(["smiles,y", *rows]) + "\n")
+    settings = TableSettings(split="random", bears_removal=True)
+    table = clean_table(path, "smiles", ["y"])
+    assert not split_table(table, settings).training().bears_removal
+    alone = split_table(table, TableSettings(split="random", bears_removal=True, teacher=False))
+    assert alone.training().bears_removal

@@ -295,7 +295,8 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     assert scores["size"]["n"] == len(judged)
     assert scores["size"]["scores"]["graphormer"]["RMSE"][0] == pytest.approx(expected, rel=1e-3)
     opponents = ("forest", "descriptor_forest")
-    assert set(scores["size"]["scores"]) == {"graphormer", "teacher", *opponents, "dummy"}
+    beside = {"teacher", "process", *opponents, "dummy"}
+    assert set(scores["size"]["scores"]) == {"graphormer", *beside}
     for name in opponents:  # both are printed, with their differences
         score = scores["size"]["scores"][name]["R2"][0]
         words = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}[name]

@@ -19,6 +19,9 @@ from graphxai.models.graphormer import (
     save_checkpoint,
     save_ensemble,
 )
+from graphxai.tables.card import view_facts
+from graphxai.visualization.color import signed
+from graphxai.visualization.layout import averaged
 from graphxai.wrapping.removal import outputs_of_parts
 from toy import random_graphormer
 
@@ -81,14 +84,27 @@ def test_all_members_are_explained_for_the_class_that_the_ensemble_predicts(smil
     assert len(votes) > 1
 
 
-def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
+def test_nodes_of_either_sign_are_contested_and_pale(model):
     e = gx.explain(model, "CC(=O)Oc1ccccc1C(=O)O")
     signs = [len({np.sign(value) for value in column}) > 1 for column in e.members.T]
     assert e.contested.tolist() == signs
     assert 0 < sum(signs) < len(e)
     unsettled = f"{sum(signs)} of {len(e)} atoms"
-    assert f"without colour: models disagree ({unsettled})" in e.svg(agreed=True)
-    assert f"models disagree on the sign of {unsettled}" in e.svg()
+    picture = e.svg()
+    assert f"models disagree on the sign of {unsettled} (pale)" in picture
+    disc = r'<circle data-atom="(\d+)"[^>]*?fill="(#\w+)"([^>]*)><title>\w+ \d+: (.*?)<'
+    discs = re.findall(disc, picture)
+    shown = averaged(e.relevance, e.equivalent)
+    for (atom, color, edge, words), doubtful, value in zip(discs, signs, shown, strict=True):
+        assert ("dasharray" in edge) == doubtful, atom
+        assert color == e.scale().hex(value / 3 if doubtful else value)[0]
+        assert words == signed(value)  # of the mean, however pale
+    assert "dasharray" not in e.svg(pale=())
+    assert "pale: models disagree on the sign" in gx.grid([e, e]).svg()
+    assert view_facts(e)["pale"] == [k for k, doubtful in enumerate(signs) if doubtful]
+    assert "pale" not in view_facts(gx.explain(model.members[0], e.smiles))
+    of_fragments = gx.fragments(e, method="shapley", model=model, graph=e.smiles).explanation
+    assert "disagree" not in of_fragments.svg()  # its scores are not those that models disagree on
     assert "disagree" not in gx.explain(model.members[0], e.smiles).svg()
     assert "standard deviation over 3 models" in e.spread_note
     assert e.to_frame()["contested"].tolist() == signs
@@ -100,8 +116,6 @@ def test_nodes_of_either_sign_are_contested_and_left_without_colour(model):
     assert (e.agreement[~e.contested] == 1).all()
     assert gx.explain(model.members[0], "CCO").agreement is None
     assert np.allclose(e.to_dict()["members"], e.members)
-    with pytest.raises(ValueError, match="ensemble"):
-        gx.explain(model.members[0], "CCO").svg(agreed=True)
 
 
 @pytest.mark.parametrize("operator", ["mask", "zero", "delete"])

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
@@ -54,6 +55,15 @@ def brute_force_bias(model: Graphormer, data: Data) -> torch.Tensor:
                 encoded = graph.edges[u, v]["encoding"] @ layer.hop[k]
                 bias[:, i, j] += encoded / min(d, config.num_hops) / len(paths)
     return bias
+
+
+def test_before_training_the_structural_bias_hardly_moves_attention():
+    """Distances begin at the 0.02 of Ying 2021, and a hop passes on the size of its bond."""
+    torch.manual_seed(0)
+    bias = Graphormer(replace(random_graphormer().config, num_heads=32)).bias
+    assert float(bias.spatial.std()) == pytest.approx(0.02, rel=0.2)
+    passed_on = bias.bond @ bias.hop[0]  # (rows, H)
+    assert float(passed_on.std()) == pytest.approx(float(bias.bond.std()), rel=0.2)
 
 
 @pytest.mark.parametrize("smiles", ["C", "CC(=O)[O-].[Na+]", "c1ccccc1O", CAGE])

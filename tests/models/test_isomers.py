@@ -5,11 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rdkit import Chem
 
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import structure_counts
 from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.splits import Split
+from graphxai.learning.cleaning import clean_table
+from graphxai.learning.predicting import SizeBuckets, encode_all, isomers_of, task_readings
+from graphxai.learning.source import Source
 from graphxai.models.graphormer import Graphormer
 from graphxai.tables.batches import ExplainBatch, PredictBatch
 
@@ -137,7 +143,76 @@ def test_of_several_classes_the_one_that_the_mean_predicts_is_explained():
     assert e.output == pytest.approx(float(each.mean(0).max()), abs=1e-5)
 
 
-def test_training_and_published_models_read_one_graph():
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """Racemates, and alkanes that have nothing to do with them, as training reads them."""
+    path = tmp_path_factory.mktemp("racemates") / "table.csv"
+    rows = [*RACEMATES, *("C" * n for n in range(2, 20))]
+    lines = [f'"{text}",{k}' for k, text in enumerate(rows)]
+    path.write_text("\n".join(["smiles,y", *lines]))
+    return clean_table(path, "smiles", ["y"])
+
+
+def test_training_learns_the_isomers_that_an_answer_is_the_mean_over(learned):
+    config = gx.load("blood-brain-barrier").config
+    graphs = encode_all(learned.graphs, config)
+    for graph, text, label in zip(graphs, RACEMATES, range(len(RACEMATES)), strict=False):
+        passes = prepare_for(gx.load("blood-brain-barrier"), text).passes
+        each = isomers_of(graph)
+        assert [g.x.tolist() for g in each] == [p.graph.x.tolist() for p in passes]
+        for g, p in zip(each, passes, strict=True):
+            for name in ("edge_attr", "bag_codes", "bag_sizes", "environments"):
+                assert torch.equal(g[name], p.graph.get(name))
+        assert {float(g.y) for g in each} == {float(label)}
+    alkanes = graphs[len(RACEMATES) :]
+    assert all(isomers_of(graph) == [graph] for graph in alkanes)
+
+
+@pytest.mark.parametrize("name", ["bace", "solubility-ph68"])
+def test_training_is_scored_by_the_answers_that_users_get(learned, name):
+    model = gx.load(name)
+    readings = task_readings(model, learned.graphs[: len(RACEMATES)])[0]
+    answers = [next(iter(row.values())) for row in gx.predict(model, list(RACEMATES))]
+    shown = [p.probabilities["active"] if p.value is None else p.value for p in answers]
+    assert readings.tolist() == pytest.approx(shown, abs=1e-5)
+
+
+def test_every_epoch_draws_one_isomer_and_other_batches_stay_as_they_are():
+    sizes = [3, 5, 4, 5, 3, 6, 2, 4]
+    single = [[k] for k in range(8)]
+    several = [*single[:7], [7, 8, 9, 10]]
+
+    def batches(epoch, isomers):
+        sampler = SizeBuckets(sizes, 3, seed=4, isomers=isomers, epoch=lambda: epoch)
+        return list(sampler)
+
+    drawn = set()
+    for epoch in range(40):
+        plain = batches(epoch, ())
+        assert batches(epoch, single) == plain
+        (isomer,) = {k for batch in batches(epoch, several) for k in batch if k > 6}
+        drawn.add(isomer)
+        assert [[min(k, 7) for k in batch] for batch in batches(epoch, several)] == plain
+    assert drawn == {7, 8, 9, 10}
+
+
+@pytest.mark.parametrize("racemate", RACEMATES)
+def test_a_process_counts_the_structures_of_a_racemate_in_one_way(racemate, learned):
+    """However it is handed over, in training and in use, and whichever image is drawn."""
+    model = gx.load("solubility-ph68")
+    config, parts = gx.load("bace").config, Split((0, 1, 2, 3), (), ())
+    part = Source(list(learned.graphs), learned.y, parts, config)
+    position = list(RACEMATES).index(racemate)
+    trained = np.concatenate([kind[position] for kind in structure_counts(part.train.smiles)])
+    image = racemate.translate(str.maketrans("@", "\0"))
+    image = image.replace("\0\0", "\1").replace("\0", "@@").replace("\1", "@")
+    for given in (racemate, image, Chem.MolFromSmiles(racemate), Chem.MolFromSmiles(image)):
+        item = prepare_for(model, given)
+        counts = np.bincount(item.graph.count_columns, minlength=len(trained))
+        np.testing.assert_array_equal(counts, trained)
+
+
+def test_published_models_read_one_graph():
     graph = molecule_graph(f"{DIASTEREOMERS} |&1:1,o1:3|", canonical=True, standardise="parent")
     assert graph.get("isomers") is None
     assert not graph.x[:, 1].any()

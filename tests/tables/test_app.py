@@ -149,6 +149,10 @@ def test_sizes_and_kinds_of_requests_are_bounded(client, ask, monkeypatch):
     monkeypatch.setattr(server, "LARGEST_FILE", 10_000)
     assert client.post("/api/read", json={"content": "C" * 30_000}).status_code == 413
     assert client.post("/api/card", json={"smiles": "C" * 20_000}).status_code == 413
+    ask("read", **upload("nearly.csv", "smiles\n" + "CCO\n" * 2000))  # longer as base64
+    monkeypatch.setattr(server, "LARGEST", 2_000_000)
+    refused = client.post("/api/card", json={"smiles": "C" * 2_000_000})
+    assert refused.json() == {"error": "more than 2 MB: send less."}
     text = {"content": json.dumps(ASKED), "headers": {"Content-Type": "text/plain"}}
     assert client.post("/api/card", **text).status_code == 415
     for content in ("[1]", "{", "[" * 5000):

@@ -163,3 +163,14 @@ def test_relevance_by_other_methods_has_the_same_digits_in_company(method):
     alone = [batch([text], [k])[0]["relevance"] for k, text in enumerate(texts)]
     together = [row["relevance"] for row in batch(texts, range(len(texts)))]
     assert together == alone
+
+
+@pytest.mark.parametrize("method", ["rollout", "attention_last"])
+def test_attention_has_the_same_bits_in_company(method):
+    """Also where only part of what was computed is printed."""
+    texts = of_test_part("blood-brain-barrier")[:20]
+    together = gx.explain("blood-brain-barrier", texts, method)
+    for text, e in zip(texts, together, strict=True):
+        alone = gx.explain("blood-brain-barrier", text, method)
+        assert alone.output == e.output
+        assert alone.relevance.tolist() == e.relevance.tolist()

@@ -46,6 +46,10 @@ def as_address(table, folder):
     return f"fsspec+file://{as_parquet(table, folder)}"
 
 
+def as_csv_at_an_address(table, folder):
+    return f"fsspec+file://{as_csv(table, folder)}"
+
+
 def test_a_row_that_does_not_fit_its_header_is_an_error_in_its_piece(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("ID,Smiles\na,CCO\nb,CCN,1\nc,CCC\n")
@@ -60,7 +64,9 @@ def test_a_row_that_does_not_fit_its_header_is_an_error_in_its_piece(tmp_path):
     assert reasons == [str(structures[0]), None]
 
 
-@pytest.mark.parametrize("write", [as_csv, as_parquet, as_folder, as_lance, as_address])
+@pytest.mark.parametrize(
+    "write", [as_csv, as_parquet, as_folder, as_lance, as_address, as_csv_at_an_address]
+)
 def test_pieces_together_are_the_table(write, tmp_path):
     table = pa.table({"other": range(53), "smiles": SMILES, "name": NAMES})
     place = str(write(table, tmp_path))

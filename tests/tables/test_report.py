@@ -23,10 +23,10 @@ from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.drawing import UNIT, drawing
+from graphxai.tables.report.build import card_html, embedded
 from graphxai.tables.report.cards import CLIFF, OUTLIER, STRONGEST, UNTRUSTED, in_full
 from graphxai.tables.report.contents import WIDTH, similarity_map
 from graphxai.tables.report.full_cards import default_goal
-from graphxai.tables.report.page import card_html, embedded
 from graphxai.tables.report.structure_activity import StructureActivity
 from graphxai.visualization import Scale
 from graphxai.visualization.text import minus_signs

@@ -67,7 +67,13 @@ def mol() -> Chem.Mol:
 
 @pytest.mark.parametrize("palette", PALETTES)
 def test_zero_is_white(palette: str) -> None:
-    np.testing.assert_array_equal(Scale(0.3, palette).rgb([0.0, -0.0]), np.ones((2, 3)))
+    scale = Scale(0.3, palette)
+    np.testing.assert_array_equal(scale.rgb([0.0, -0.0]), np.ones((2, 3)))
+    np.testing.assert_allclose(scale.rgb([1e-9, -1e-9]), 1, atol=1e-6)  # from either side
+    assert [scale.place(value) for value in (-0.3, 0.0, 0.3)] == [0, 0.5, 1]
+    assert not scale.exceeded([0.3, -0.3])
+    assert scale.exceeded([0.0, 0.31])
+    assert scale.exceeded([0.0, -0.31])
 
 
 def test_red_is_for_and_blue_is_against() -> None:

@@ -11,7 +11,7 @@ import graphxai as gx
 from browser import browsing, chromium
 from graphxai.contract.tasks import Task
 from graphxai.tables.files import guarded
-from graphxai.tables.report.page import render
+from graphxai.tables.report.build import render
 from graphxai.visualization import Scale
 from toy import random_graphormer
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import graphxai as gx
+from chemprop_models import Called
 from graphxai.models.graphormer.checkpoint import CheckpointError
 from graphxai.wrapping.chemprop.loading import ChempropRunSettings, run_settings
 from graphxai.wrapping.chemprop.paths import is_chemprop_path
@@ -17,16 +18,6 @@ from graphxai.wrapping.chemprop.records import StoredObject, read_file
 
 FILES = Path(__file__).parents[1] / "data" / "chemprop"
 RUN = FILES / "run_2.2.4"
-
-
-class Runs:
-    """An object whose pickle calls a function."""
-
-    def __init__(self, function, *args):
-        self.call = function, args
-
-    def __reduce__(self):
-        return self.call
 
 
 @pytest.mark.parametrize(
@@ -47,7 +38,7 @@ def test_a_file_names_the_classes_of_its_parts_as_records(path):
 def test_nothing_that_a_hostile_file_names_is_called(tmp_path):
     path, trace = tmp_path / "model.pt", tmp_path / "trace"
     content = {
-        "hyper_parameters": {"message_passing": Runs(os.mkdir, str(trace))},
+        "hyper_parameters": {"message_passing": Called(os.mkdir, str(trace))},
         "state_dict": OrderedDict(weight=torch.zeros(1)),
     }
     torch.save(content, path)
@@ -60,7 +51,7 @@ def test_nothing_that_a_hostile_file_names_is_called(tmp_path):
 
 def test_a_call_of_any_function_becomes_a_record_of_its_arguments(tmp_path):
     path = tmp_path / "model.pt"
-    called = {"metrics": Runs(pickle.loads, "anything")}
+    called = {"metrics": Called(pickle.loads, "anything")}
     torch.save({"hyper_parameters": called, "state_dict": {}}, path)
     record = read_file(path).hyperparameters["metrics"]
     assert isinstance(record, StoredObject)
@@ -113,7 +104,7 @@ def test_a_file_that_is_cut_off_is_named_with_what_to_do(tmp_path, kept):
 def test_nobody_is_told_to_let_a_file_run_code(tmp_path):
     path = tmp_path / "model.pt"
     content = torch.load(FILES / "2.1.2.pt", weights_only=False)
-    content["hyper_parameters"]["message_passing"]["activation"] = Runs(os.mkdir, "a")
+    content["hyper_parameters"]["message_passing"]["activation"] = Called(os.mkdir, "a")
     torch.save(content, path)
     with pytest.raises(CheckpointError, match=r"mkdir") as error:
         gx.load(path)
@@ -122,8 +113,8 @@ def test_nobody_is_told_to_let_a_file_run_code(tmp_path):
 
 def test_names_that_the_user_allowed_are_records_too_and_stay_allowed(tmp_path):
     path = tmp_path / "model.pt"
-    torch.save({"hyper_parameters": {"x": Runs(len, "abc")}, "state_dict": {}}, path)
-    with torch.serialization.safe_globals([Runs, len]):
+    torch.save({"hyper_parameters": {"x": Called(len, "abc")}, "state_dict": {}}, path)
+    with torch.serialization.safe_globals([Called, len]):
         before = torch.serialization.get_safe_globals()
         assert isinstance(read_file(path).hyperparameters["x"], StoredObject)
         assert set(torch.serialization.get_safe_globals()) == set(before)

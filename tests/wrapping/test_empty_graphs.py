@@ -5,25 +5,18 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
 from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
 from graphxai.wrapping.removal import outputs_of_many
+from small_graphs import ring
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 DIM = 4
 
 
-def ring(nodes: int) -> Data:
-    order = torch.arange(nodes)
-    edges = torch.stack([order, order.roll(1)])
-    x = torch.randn(nodes, DIM, generator=torch.Generator().manual_seed(nodes))
-    return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], 1))
-
-
-GRAPHS = [ring(4), ring(6), ring(3)]
+GRAPHS = [ring(4, DIM), ring(6, DIM), ring(3, DIM)]
 
 
 class Sum(nn.Module):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from chemprop_models import Called
 from resident_memory import loading_memory_mb
 
 pytest.importorskip("chemprop")
@@ -40,16 +41,6 @@ def model_with(path, change):
     content = torch.load(MODEL, weights_only=False)
     change(content)
     torch.save(content, path)
-
-
-class Called:
-    """An object whose pickle calls a function."""
-
-    def __init__(self, function, *args):
-        self.call = function, args
-
-    def __reduce__(self):
-        return self.call
 
 
 def leaving_a_trace(path):

@@ -21,6 +21,7 @@ from torch_geometric.nn import LayerNorm as GraphLayerNorm
 import graphxai as gx
 from graphxai.models.graphormer import collate
 from other_models import OwnLayer, encoder
+from small_graphs import edge_softmax
 from toy import random_graphormer
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 0, 3, 4], [1, 0, 2, 1, 0, 2, 4, 3]])
@@ -145,13 +146,6 @@ def test_scaled_dot_product_attention_written_out_is_pytorchs():
         with gx.conservative(model=model):
             output = model(args, kwargs)
         assert torch.allclose(output, expected)
-
-
-def edge_softmax(scores: Tensor, target: Tensor) -> Tensor:
-    weights = torch.empty_like(scores)
-    for node in target.unique():
-        weights[target == node] = scores[target == node].softmax(0)
-    return weights
 
 
 def transformer_conv_by_hand(conv: TransformerConv, x: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from other_models import (
     quick_explainer,
     trained,
 )
+from small_graphs import edge_softmax
 
 CASES = ["gps", "gps graph_norm", "performer", "transformer", "gat"]
 
@@ -56,13 +57,6 @@ def wrapped(model: nn.Module, **options) -> WrappedModel:
 
 
 # -- numbers -----------------------------------------------------------------------------------
-
-
-def edge_softmax(scores: Tensor, target: Tensor) -> Tensor:
-    weights = torch.empty_like(scores)
-    for node in target.unique():
-        weights[target == node] = scores[target == node].softmax(0)
-    return weights
 
 
 def ratio(f, z: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool
 from torch_geometric.transforms import ToSparseTensor
 
 import graphxai as gx
 from graphxai.contract.model import NoAttentionError
 from graphxai.explainers import REGISTRY
+from small_graphs import ring
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
@@ -22,14 +22,7 @@ METHODS = [name for name in REGISTRY if name not in ("learned", "gnn_explainer",
 HOLDS = "relevance cannot be followed through "
 
 
-def ring(nodes: int) -> Data:
-    order = torch.arange(nodes)
-    edges = torch.stack([order, order.roll(1)])
-    x = torch.randn(nodes, DIM, generator=torch.Generator().manual_seed(nodes))
-    return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], 1))
-
-
-GRAPHS = [ring(4), ring(6), ring(3)]
+GRAPHS = [ring(4, DIM), ring(6, DIM), ring(3, DIM)]
 
 
 class Model(nn.Module):

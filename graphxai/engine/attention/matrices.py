@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, aligned, compressed
-from graphxai.engine.operations import CUTS, OF_ROWS, PLUS_PRODUCT, TURNS, WHOLE
 from graphxai.engine.plan import AttentionProduct
 from graphxai.engine.trace import Op, Ref, Trace
 
-aten = torch.ops.aten
-PRODUCTS = OF_ROWS - PLUS_PRODUCT
-MOVES = (WHOLE | TURNS) - CUTS
+PRODUCTS = kinds.OF_ROWS - kinds.PLUS_PRODUCT
+MOVES = (kinds.WHOLE | kinds.TURNS) - kinds.CUTS
 
 
 @dataclass(eq=False)
@@ -96,7 +95,7 @@ def _find_added(trace: Trace, layer: _LinearAttention) -> None:
     moves: list[Op] = []
     while len(trace.flow.uses[value]) == 1:
         (op,) = (trace.ops[number] for number in trace.flow.uses[value])
-        if op.name == "add" and op.reads[0].value == value and len(op.reads) == 2:
+        if op.name in kinds.ADDS and op.reads[0].value == value and len(op.reads) == 2:
             factor, multiplied = _multiple(trace, op.reads[1].value)
             if not op.kwargs and torch.equal(moved, trace.tensor(multiplied)):
                 layer.added, layer.moves, layer.factor = op, moves, factor
@@ -110,7 +109,7 @@ def _find_added(trace: Trace, layer: _LinearAttention) -> None:
 def _multiple(trace: Trace, value: int) -> tuple[float, int]:
     """Split a value into a number and the value that it multiplies."""
     op = trace.op_of(value)
-    if op is None or op.name != "mul":
+    if op is None or op.name not in kinds.TIMES:
         return 1.0, value
     other = op.args[1]
     if type(other) is Ref:
@@ -143,12 +142,12 @@ def _write(trace: Trace, layer: _LinearAttention) -> None:
     with torch.no_grad():
         weights = outer.func(q, k)
         number = outer.number - 1 - (layer.added is not None)
-        ref = _add(trace, outer, number, outer.func, outer.name, (query, keys), weights)
+        ref = _add(trace, outer, number, outer.func, (query, keys), weights)
         if layer.added is not None:
             diagonal = layer.factor * torch.eye(weights.shape[-1]).to(weights)
             weights = weights + diagonal
             terms = (ref, _constant(trace, diagonal))
-            ref = _add(trace, outer, number + 1, aten.add.Tensor, "add", terms, weights)
+            ref = _add(trace, outer, number + 1, kinds.ADDITION, terms, weights)
             _cancel_addition(trace, layer, outer.func(weights, v))
     _replace_arguments(trace, outer, (ref, values))
 
@@ -172,10 +171,10 @@ def _constant(trace: Trace, tensor: Tensor) -> Ref:
 
 
 def _add(
-    trace: Trace, like: Op, number: int, func: object, name: str, args: tuple[Ref, Ref], out: Tensor
+    trace: Trace, like: Op, number: int, func: object, args: tuple[Ref, Ref], out: Tensor
 ) -> Ref:
     """Add an operation in the module in which another one, `like`, ran."""
-    ref = _constant(trace, out)
+    ref, name = _constant(trace, out), kinds.operation_kind(func).name
     trace.flow.maker[ref.value] = number
     for read in args:
         trace.flow.depends[ref.value] |= trace.flow.depends[read.value]
@@ -244,7 +243,7 @@ def node_pair_entries(
     others = (ref.value for ref in product.op.reads if ref.value != product.weights)
     values = [nodes.by_value[value] for value in others if value in nodes.by_value]
     if values and values[0].query.dim() > 1:
-        mixed = values[0].query if product.op.name == "mul" else values[0].query.mT
+        mixed = values[0].query if product.op.name in kinds.TIMES else values[0].query.mT
         if not agree(ids.key, mixed) and agree(ids.query, mixed):
             ids = EntryIds(ids.key, ids.query)
     entries = _entries_with_ids(trace.tensor(product.weights), ids, nodes, size)
@@ -261,7 +260,7 @@ def _divisor_by_query(
     """Return what the weights of every query are divided by, (B, T, H), or None if unclear."""
     assert product.divisor is not None
     divisor, ids = trace.tensor(product.divisor).detach(), nodes.by_value.get(product.divisor)
-    divisor = divisor if product.origin.name == "div" else 1 / divisor
+    divisor = divisor if product.origin.name in kinds.QUOTIENTS else 1 / divisor
     if ids is None or ids.key is not None:
         return None
     entries = _entries_with_ids(divisor, EntryIds(ids.query, ids.query), nodes, size)

@@ -21,9 +21,9 @@ from graphxai.engine.attention.node_ids import (
     compressed,
     with_class_token,
 )
+from graphxai.engine.flow_queries import index_of
 from graphxai.engine.trace import Op, Ref, Trace, is_real
 
-MOVES = kinds.moving_ids("view", "turn", "copy", "move")
 ABOUT_VALUES = ("dtype", "memory_format")  # arguments that have no meaning for ids
 BESIDE = kinds.VIEWS | kinds.JOINS  # after these operations rows may stand beside other rows
 
@@ -121,9 +121,10 @@ class NodeTracker:
     ) -> list[EntryIds | None]:
         """Return the ids of the results of an operation, None where they cannot be told."""
         shape = self.trace.shape(results[0].value)
-        if op.name == "cat" and (of_ends := self._joined_ends(op, shape, ids_of_reads)) is not None:
+        joins = op.name in kinds.CONCATENATES
+        if joins and (of_ends := self._joined_ends(op, shape, ids_of_reads)) is not None:
             return [of_ends]
-        if op.name in MOVES:
+        if op.name in kinds.MOVES:
             return self._moved(op, ids_of_reads, len(results))
         if (kind := kinds.operation(op.name).nodes) == "product":
             return [self._multiplied(op, ids_of_reads)]
@@ -131,25 +132,24 @@ class NodeTracker:
             return [self._reduced(op, shape, ids_of_reads)] * len(results)
         if op.name in kinds.GATHERED:
             return [self._gathered(op, shape, ids_of_reads)]
-        if kind == "order":
+        if kind == "ordered":
             (ids,) = ids_of_reads.values()
             index = self.trace.memory.tensors[op.makes[1].slot]
-            dim = op.args[2] if op.name == "topk" and len(op.args) > 2 else op.args[1:2] or -1
-            dim = dim[0] if isinstance(dim, tuple) else dim
+            place = kinds.operation(op.name).axis
+            dim = op.args[place] if len(op.args) > place else op.kwargs.get("dim", -1)
             full = self.trace.shape(op.reads[0].value)
             return [ids.map(lambda t: t.expand(full).gather(dim, index))]
         if kind == "cdist":  # between rows (..., P, D) and (..., R, D)
             both = (ids_of_reads.get(ref.value) for ref in op.reads[:2])
             a, b = (None if n is None or n.key is not None else n.query for n in both)
             return [None if a is None or b is None else EntryIds(a, b.mT)]
-        if kind == "complex":
+        if kind in ("to_complex", "from_complex"):
             (ids,) = ids_of_reads.values()
-            part = op.name == "view_as_complex"
-            return [ids.map(lambda t: t[..., 0] if part else t[..., None])]
+            return [ids.map(lambda t: t[..., 0] if kind == "to_complex" else t[..., None])]
         if kind == "fft":
             (ids,) = ids_of_reads.values()
             return [self._transformed(ids, op.args[1], len(shape))]
-        if kind == "convolution":
+        if kind == "convolved":
             (ids,) = ids_of_reads.values()
             ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
             return [ids if ones and ids.query.shape[1] == 1 else None]
@@ -187,7 +187,7 @@ class NodeTracker:
         if op.name in kinds.VIEWS:
             (moved,) = ids.values()
             return _viewed(moved, *map(self.trace.shape, (op.reads[0].value, op.out)))
-        if kinds.operation(op.name).nodes == "copy":
+        if kinds.operation(op.name).nodes == "copied":
             return next(iter(ids.values()))
         if op.name in kinds.TURNS:  # axes of length one turn like those of the values
             (turned,) = ids.values()
@@ -196,14 +196,14 @@ class NodeTracker:
         def ids_in_place_of(ref: Ref) -> Tensor:
             tensor = self.trace.memory.tensors[ref.slot]
             of_ref = ids.get(ref.value)
-            if of_ref is None and not tensor.is_floating_point():
+            if of_ref is None and not tensor.is_floating_point() and op.name not in kinds.LISTS:
                 return tensor  # it is an index
             of_ref = torch.tensor(NONE, device=tensor.device) if of_ref is None else of_ref
             wide = of_ref.expand(tensor.shape)
             return wide.clone() if op.in_place else wide
 
         args, kwargs = op.with_tensors(ids_in_place_of)
-        if op.name == "constant_pad_nd":
+        if op.name in kinds.PADS:
             args[2:] = [NONE]  # whatever number it pads with
         return op.func(*args, **{k: v for k, v in kwargs.items() if k not in ABOUT_VALUES})
 
@@ -322,10 +322,10 @@ class NodeTracker:
         """Return the index that gathered the rows of a value, or None."""
         while (op := self.trace.op_of(value)) is not None:
             if op.name in kinds.INDEXES:
-                index = op.args[2] if op.name == "index_select" else op.args[1][0]
-                mask = (
-                    index is not None and self.trace.memory.tensors[index.slot].dtype == torch.bool
-                )
+                index = index_of(op)
+                index = index if type(index) is Ref else index[0]
+                tensors = self.trace.memory.tensors
+                mask = index is not None and tensors[index.slot].dtype == torch.bool
                 return None if index is None or mask else index.value
             reads = [ref.value for ref in op.reads if self.nodes.by_value.get(ref.value)]
             if len(reads) != 1 or op.name in kinds.GATHERED | kinds.REDUCE:

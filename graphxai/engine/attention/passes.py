@@ -41,9 +41,7 @@ class AnnotatedTrace(NamedTuple):
 
 def annotated_trace(request: PassRequest) -> AnnotatedTrace:
     """Record and annotate a pass, for methods that read attention."""
-    key = (
-        request.module, weight_versions(request.module), request.rows.detach(), *request.key
-    )  # fmt: skip
+    rows, versions = request.rows.detach(), weight_versions(request.module)
 
     def record() -> AnnotatedTrace:
         trace = record_pass(request)
@@ -52,7 +50,7 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
     def may_serve(new: AnnotatedTrace) -> bool:  # every pass draws its own random numbers
         return bool(request.key) and not (new.trace.random_calls or new.trace.random_results)
 
-    return cached(key, record, may_serve)
+    return cached((request.module, versions, rows, *request.key), record, may_serve)
 
 
 def annotate(trace: Trace, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:

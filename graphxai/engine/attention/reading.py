@@ -240,7 +240,7 @@ def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
     return trace.shape(product.weights)[-2 if weights_first else -1] == 1
 
 
-MIXING = kinds.PRODUCTS - {"div"}
+MIXING = kinds.PRODUCTS - kinds.QUOTIENTS
 
 
 def attention_with_kernels(trace: Trace, roles: Roles, nodes: NodeIds) -> list[AttentionProduct]:
@@ -313,7 +313,7 @@ def _makes_pairs(trace: Trace, nodes: NodeIds, op: Op) -> bool:
     """Whether an operation makes a value for each pair of nodes, by a product or a distance."""
     if not nodes.are_pairs(op.out):
         return False
-    if op.name == "_cdist_forward":
+    if kinds.operation(op.name).nodes == "cdist":
         return True
     of_pairs = [nodes.are_pairs(value) for value in set(_signals(trace, op))]
     return op.name in MIXING and of_pairs == [False, False]
@@ -325,7 +325,7 @@ def _makes_moments(trace: Trace, nodes: NodeIds, op: Op) -> bool:
     if op.name not in MIXING or len(factors) != 2:
         return False
     shape, shapes = trace.shape(op.out), [trace.shape(value) for value in factors]
-    if op.name == "mul":
+    if op.name in kinds.TIMES:
         return shape.numel() > max(factor.numel() for factor in shapes)
     ids = [nodes.by_value.get(value) for value in factors]
     return all(n is not None and _is_of_nodes(n) for n in ids) and min(shape[-2:]) > 1

@@ -112,6 +112,7 @@ class _BackwardByRule(torch.autograd.Function):
 
 # the graph and the head of each entry, and the important heads (B, K, H)
 ImportantHeads = tuple[Tensor, Tensor, Tensor]
+_NEGATES = kinds.that("negates")
 _BETWEEN = kinds.STATISTICS | kinds.ON_THE_WAY | kinds.that("exponent")
 
 
@@ -168,7 +169,7 @@ class PositiveContext:
             if value in self.products or op is None:
                 return value in self.products
             moved = value in self.trace.flow.merged or op.name in kinds.SAME
-            return moved or (op.name in kinds.SCALINGS | {"neg"} and self._scales(op))
+            return moved or (op.name in kinds.SCALINGS | _NEGATES and self._scales(op))
 
         return all(map(fits, self.trace.ancestors(value, further)))
 
@@ -177,7 +178,7 @@ class PositiveContext:
         if op.number in self.plan.roles.shares:
             return True
         signals = [ref for ref in op.reads if self.plan.signal[ref.value]]
-        return len(signals) == 1 and (op.name != "div" or op.args[0] == signals[0])
+        return len(signals) == 1 and (op.name not in kinds.QUOTIENTS or op.args[0] == signals[0])
 
     def centred(self, op: Op, signals: Collection[int]) -> int | None:
         """Return x if an operation is `x - m` with a mean, or another statistic, of x.
@@ -185,7 +186,7 @@ class PositiveContext:
         So a norm passes relevance on unchanged. A mean of other nodes, as in a Laplacian, is no
         such statistic: all values between x and m belong to the node of x, or to its whole graph.
         """
-        if op.name != "sub" or len(signals) != 2:
+        if op.name not in kinds.SUBTRACTS or len(signals) != 2:
             return None
         x, mean = (ref.value for ref in op.reads)
         if op.number in self.plan.roles.shifts:

@@ -32,7 +32,7 @@ from graphxai.engine.attention.reading import (
     attention_replacements,
 )
 from graphxai.engine.ledger import warn_of_random_numbers
-from graphxai.engine.operations import OF_ROWS, PLUS_PRODUCT, operation
+from graphxai.engine.operations import ADDS, OF_ROWS, PLUS_PRODUCT, TIMES, operation
 from graphxai.engine.plan import ReplayPlan, Roles, make_plan
 from graphxai.engine.positive.context import PositiveContext, RelevancePass, with_backward_rule
 from graphxai.engine.recorded_pass import connected_to_nodes
@@ -157,8 +157,8 @@ def added(call: PositiveCall) -> Tensor:
     if (centred := call.context.centred(call.op, call.inputs)) is not None:
         return unchanged(call.only(centred))
     alpha = call.kwargs.get("alpha", 1)
-    scales = (1, alpha if call.op.name == "add" else -alpha)
-    scales = scales[::-1] if call.op.name == "rsub" else scales
+    of_terms = operation(call.op.name).scales
+    scales = of_terms(alpha) if of_terms else (1, 1)
     u, v = call.op.args[:2]
     if type(u) is type(v) and u != v and len(call.inputs) == 2:
         terms = [call.tensors[ref.value] * scale for ref, scale in zip((u, v), scales, strict=True)]
@@ -166,7 +166,7 @@ def added(call: PositiveCall) -> Tensor:
     ((value, x),) = call.inputs.items()
     constant = next((a for a, g in zip(call.args, (u, v), strict=False)
                      if isinstance(a, Tensor) and g.value != value), None)  # fmt: skip
-    if call.op.name == "add" and constant is not None and call.context.gives_share(constant):
+    if call.op.name in ADDS and constant is not None and call.context.gives_share(constant):
         return _added(call, [x], [call.tensors[value], constant])
     return unchanged(call)
 
@@ -231,7 +231,7 @@ def multiplied(call: PositiveCall) -> Tensor:
         return _plus(call, multiplied)
     if both or (signals and call.context.weights.get(call.op.number) not in (None, signals[0])):
         return _product(call, first)
-    if call.op.name == "mul":
+    if call.op.name in TIMES:
         return unchanged(call)
     return _weighted(call, first, factors[0] is not None) if len(signals) == 1 else by_entry(call)
 
@@ -257,9 +257,9 @@ def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
             call.value, lambda r: (rules_of.through_linear(recorded, weight.mT, r),), x
         )
     # to add a bias and subtract it again would leave rounding where results are small
-    biases = {r.value: torch.zeros_like(call.tensors[r.value]) for r in refs_in(call.op.args[2:3])}
-    plain = replace(call, tensors=call.tensors | biases) if call.op.name == "convolution" else call
-    f = plain.of(value, other)
+    biases = refs_in([call.op.args[k : k + 1] for k in operation(call.op.name).adds])
+    zeros = {ref.value: torch.zeros_like(call.tensors[ref.value]) for ref in biases}
+    f = replace(call, tensors=call.tensors | zeros).of(value, other)
     offset = f(torch.zeros_like(recorded), weight)
 
     def backward(relevance: Tensor) -> tuple[Tensor, ...]:
@@ -322,7 +322,7 @@ def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str
     unstable, slot = context.trace.memory.unstable, op.makes[0].slot
     kinds = {*map(kind_of, (*reads.values(), context.trace.memory.tensors[slot]))} - {""}
     signals = [*map(kind_of, inputs.values())]
-    rotates = op.name == "mul" and signals == ["complex"]  # as positions in rotary embeddings do
+    rotates = op.name in TIMES and signals == ["complex"]  # as positions in rotary embeddings do
     if kinds and not (rotates and kinds == {"complex"}):
         raise not_followed(f"a {min(kinds)} tensor ({op.name})", op.path)
     tensors = {value: t.detach() for value, t in reads.items()}

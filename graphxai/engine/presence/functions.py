@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from graphxai.engine.attention.node_ids import NONE, EntryIds
-from graphxai.engine.attention.node_tracker import MOVES, NodeTracker
-from graphxai.engine.operations import GATHERED, LISTS
+from graphxai.engine.attention.node_tracker import NodeTracker
+from graphxai.engine.operations import GATHERED, LISTS, MOVES
 from graphxai.engine.presence.gates import Groups
 from graphxai.engine.trace import Op, Ref
 
@@ -271,21 +271,8 @@ class StructureTracker(NodeTracker):
 
     def _move(self, op: Op, ids: dict[int, Tensor]) -> Any:
         """Run an operation on the ids in place of the values. Indices stay as they are."""
-        first = op.reads[0].value
-        if op.name not in LISTS:
-            integers = {
-                ref.value
-                for ref in op.reads
-                if ref.value != first
-                and not self.trace.memory.tensors[ref.slot].dtype.is_floating_point
-            }
-            ids = {value: entries for value, entries in ids.items() if value not in integers}
-            return super()._move(op, ids)
-
-        def ids_in_place_of(ref: Ref) -> Tensor:
-            tensor = self.trace.memory.tensors[ref.slot]
-            missing = torch.tensor(NONE, device=tensor.device)
-            return ids.get(ref.value, missing).expand(tensor.shape)
-
-        args, kwargs = op.with_tensors(ids_in_place_of)
-        return op.func(*args, **kwargs)
+        first, tensors = op.reads[0].value, self.trace.memory.tensors
+        for ref in op.reads if op.name not in LISTS else ():
+            if ref.value != first and not tensors[ref.slot].dtype.is_floating_point:
+                ids = {value: entries for value, entries in ids.items() if value != ref.value}
+        return super()._move(op, ids)

@@ -11,11 +11,12 @@ from torch import Tensor
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, aligned
 from graphxai.engine.attention.node_tracker import reduced_axes
+from graphxai.engine.flow_queries import index_of
 from graphxai.engine.trace import Op, Ref, Trace
 
 OVER_AXES = kinds.that("gated")
-ASSIGNS = kinds.that("assigns")  # they replace entries by those that an index names
 CLOSED = kinds.that("closed")  # they combine entries along an axis, and cannot leave some out
+BY_GROUP = kinds.that("by_group")
 KEEPS_ZERO = kinds.SAME - kinds.that("puts") | kinds.that("keeps_zero")
 
 
@@ -43,33 +44,33 @@ class Groups:
     """Says how an operation sends entries to groups by an index along one axis.
 
     Args:
+        place: that of the entries among the arguments.
         way: "sum", "mean", "amax", "amin", "prod", or "last" of assignments.
         with_base: whether the entries of the tensor that is written to count.
     """
 
     dim: int
     index: Ref
-    source: Ref
+    place: int
     way: str = "sum"
     with_base: bool = True
 
     @classmethod
     def of(cls, op: Op) -> "Groups | None":
         """Return the groups of an operation, or None if it does not combine entries by an index."""
-        if op.name in kinds.GATHERED:
-            way = next((arg for arg in op.args[4:] if isinstance(arg, str)), "sum")
-            flags = [op.kwargs.get("include_self"), *op.args[5:]]
-            dim, index, source = op.args[1:4]
-            return cls(dim, index, source, way, not any(flag is False for flag in flags))
-        if op.name == "index_put":
-            places = [k for k, index in enumerate(op.args[1]) if type(index) is Ref]
+        row = kinds.operation(op.name)
+        if row.source is None or type(op.args[row.source]) is not Ref:
+            return None
+        dim, index = op.args[1], index_of(op)
+        if type(index) is not Ref:
+            places = [k for k, of_axis in enumerate(index) if type(of_axis) is Ref]
             way = "sum" if any(arg is True for arg in op.args[3:4]) else "last"
-            if len(places) == 1:
-                return cls(places[0], op.args[1][places[0]], op.args[2], way)
-        if op.name in ASSIGNS and type(op.args[3]) is Ref:
-            dim, index, source = op.args[1:4]
-            return cls(dim, index, source, "last")
-        return None
+            return cls(places[0], index[places[0]], row.source, way) if len(places) == 1 else None
+        if row.nodes != "grouped":
+            return cls(dim, index, row.source, "last")
+        way = next((arg for arg in op.args[4:] if isinstance(arg, str)), "sum")
+        flags = [op.kwargs.get("include_self"), *op.args[5:]]
+        return cls(dim, index, row.source, way, not any(flag is False for flag in flags))
 
 
 def by_entry(index: Tensor, dim: int) -> Tensor:
@@ -120,7 +121,7 @@ class GateFinder:
         """Add a gate for an operation if it combines nodes, or note that it has none."""
         if not op.makes or not self._is_real(op.makes[0]):
             return
-        if op.name in kinds.SOFTMAX or op.name == "_log_softmax":
+        if op.name in kinds.SOFTMAX | kinds.LOG_SOFTMAX:
             dim = op.args[1] % max(len(self.trace.shape(op.args[0].value)), 1)
             self._gate(op, self._along(op, op.args[0], (dim,)))
             if op.name in kinds.SOFTMAX and op.number in self.gates:
@@ -133,10 +134,10 @@ class GateFinder:
             self._product(op)
         elif op.name in KEEPS_ZERO:
             reads = [ref.value for ref in op.reads if self._is_real(ref)]
-            some = any if op.name == "mul" else all
+            some = any if op.name in kinds.TIMES else all
             if reads and some(value in self._vanishing for value in reads):
                 self._vanishing.update(ref.value for ref in op.makes)
-        elif op.name == "div":
+        elif op.name in kinds.QUOTIENTS:
             if op.reads[0].value in self._vanishing:
                 self._vanishing.add(op.out)
         elif op.name in CLOSED and self._combines(op):
@@ -200,7 +201,7 @@ class GateFinder:
             return True
         if op.name in kinds.NORMS:
             normed = range(len(self.trace.shape(ref.value)) - len(op.args[1]), 0)
-            return op.name == "native_group_norm" or any(
+            return op.name in BY_GROUP or any(
                 part.shape[dim] > 1 for part in parts for dim in normed
             )
         return any(bool(self._is_node(part).any()) for part in parts) and not all(
@@ -223,10 +224,11 @@ class GateFinder:
     def _into_groups(self, op: Op) -> None:
         """Gate the sum, mean or maximum of entries that an index sends to groups."""
         groups = Groups.of(op)
-        shape = () if groups is None else self.trace.shape(groups.source.value)
+        source = -1 if groups is None else op.args[groups.place].value
+        shape = () if groups is None else self.trace.shape(source)
         if groups is None or not shape:
             return
-        dim, source = groups.dim % len(shape), groups.source.value
+        dim = groups.dim % len(shape)
         of_index_ids = self._ids(groups.index.value)
         if op.name not in kinds.GATHERED and (of_index_ids is None or of_index_ids.key is None):
             return  # entries are put somewhere else, but do not pass from node to node

@@ -9,16 +9,17 @@ the model gives for the graph of these nodes alone, and one backward pass from t
 marginal of every node, present or absent (see `presence_functions`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NodeIds
 from graphxai.engine.attention.node_tracker import reduced_axes
-from graphxai.engine.operations import DIVISORS, GATHERED, PLUS_PRODUCT, SCALINGS, SOFTMAX, SUMS
+from graphxai.engine.flow_queries import index_of
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
 from graphxai.engine.presence.gates import (
@@ -32,6 +33,8 @@ from graphxai.engine.presence.gates import (
 from graphxai.engine.replay import Replay
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
+
+AVERAGES = kinds.that("averages")
 
 
 @dataclass(eq=False)
@@ -120,9 +123,9 @@ class _GatedRun:
         if gate is None:
             return op.func(*args, **kwargs)
         presence = gate.entries.of(self.presence)
-        if op.name in SOFTMAX:
+        if op.name in kinds.SOFTMAX:
             return functions.softmax(args[0], presence, args[1])
-        if op.name == "_log_softmax":
+        if op.name in kinds.LOG_SOFTMAX:
             return functions.softmax(args[0], presence, args[1]).clamp(min=1e-30).log()
         if op.name in OVER_AXES:
             return self._over_axes(op, args, kwargs, presence)
@@ -132,7 +135,7 @@ class _GatedRun:
 
     def _over_axes(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
         x = args[0]
-        if op.name in SUMS - {"mean"}:
+        if op.name in kinds.SUMS - AVERAGES:
             return op.func(functions.weighted(x, presence), *args[1:], **kwargs)
         dims = reduced_axes(op, x.dim())
         keepdim = any(arg is True for arg in args[1:]) or bool(kwargs.get("keepdim"))
@@ -142,7 +145,7 @@ class _GatedRun:
         )
         start = moved.new_zeros(1, *moved.shape[1:])
         groups = torch.zeros(len(moved), dtype=torch.long, device=x.device)
-        way = "mean" if op.name == "mean" else "amax"
+        way = "mean" if op.name in AVERAGES else "amax"
         out = functions.of_groups(way, moved, present, groups, start, False).squeeze(0)
         for dim in dims if keepdim else ():
             out = out.unsqueeze(dim)
@@ -153,10 +156,8 @@ class _GatedRun:
     ) -> Any:
         op, groups = gate.op, Groups.of(gate.op)
         assert groups is not None
-        place = 2 if op.name == "index_put" else 3
-        source, index = args[place], args[2]
-        if op.name == "index_put":
-            index = args[1][groups.dim]
+        place, index = groups.place, index_of(op, args)
+        source, index = args[place], index if isinstance(index, Tensor) else index[groups.dim]
         if groups.way != "sum":
             dim = groups.dim % source.dim()
             out = functions.of_groups(
@@ -201,7 +202,7 @@ class _GatedRun:
     def _product(
         self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
     ) -> Any:
-        place = int(gate.op.name in PLUS_PRODUCT) + gate.factor
+        place = int(gate.op.name in kinds.PLUS_PRODUCT) + gate.factor
         gated = args[place]
         if gated.layout != torch.strided:
             gated = gated.to_dense()
@@ -238,15 +239,16 @@ def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
     These are means, whose divisor counts, and softmaxes that are written out, whose divisor sums
     exponentials.
     """
-    sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in GATHERED}
+    sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in kinds.GATHERED}
     for op in trace.ops:
-        if op.name not in SCALINGS or len(op.reads) != 2:
+        if op.name not in kinds.SCALINGS or len(op.reads) != 2:
             continue
         above, below = (ref.value for ref in op.reads)
-        inverts = op.name == "mul"
+        inverts = op.name in kinds.TIMES
         pairs = [(above, below, 1), (below, above, 0)][: 1 + inverts]
         for dividend, divisor, place in pairs:
-            lower = _gated_sum(trace, sums, divisor, needs="reciprocal" if inverts else "")
+            needs = kinds.INVERSES if inverts else frozenset[str]()
+            lower = _gated_sum(trace, sums, divisor, needs)
             if lower is None:
                 continue
             upper = _gated_sum(trace, sums, dividend)
@@ -256,7 +258,9 @@ def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
                     lower.quotient = lower.quotient or (op.number, place, inverts)
 
 
-def _gated_sum(trace: Trace, sums: dict[int, Gate], value: int, needs: str = "") -> Gate | None:
+def _gated_sum(
+    trace: Trace, sums: dict[int, Gate], value: int, needs: Set[str] = frozenset()
+) -> Gate | None:
     """Return the gated sum that a value is made of, up to its shape and to constants."""
     passed = set()
     while value not in sums:
@@ -265,11 +269,11 @@ def _gated_sum(trace: Trace, sums: dict[int, Gate], value: int, needs: str = "")
         if value in sums:
             break
         op = trace.op_of(value)
-        if op is None or op.name not in DIVISORS or not op.reads:
+        if op is None or op.name not in kinds.DIVISORS or not op.reads:
             return None
         passed.add(op.name)
         value = op.reads[0].value
-    return sums[value] if not needs or needs in passed else None
+    return sums[value] if not needs or not needs.isdisjoint(passed) else None
 
 
 def _sums_of_terms(trace: Trace, sums: dict[int, Gate], value: int) -> Iterator[Gate]:
@@ -278,7 +282,7 @@ def _sums_of_terms(trace: Trace, sums: dict[int, Gate], value: int) -> Iterator[
     while todo:
         for number in trace.flow.uses[todo.pop()]:
             op = trace.ops[number]
-            if op.out in sums and op.name in GATHERED and op.args[3].value in visited:
+            if op.out in sums and op.name in kinds.GATHERED and op.args[3].value in visited:
                 yield sums[op.out]
             elif op.name in KEEPS_ZERO:
                 new = {ref.value for ref in op.makes} - visited

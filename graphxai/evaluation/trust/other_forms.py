@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from rdkit import Chem, rdBase
+from rdkit.Chem import Mol
 from rdkit.Chem.MolStandardize import rdMolStandardize
 
 from graphxai.contract.batching import Key
@@ -21,7 +22,6 @@ from graphxai.explanation.prediction import Prediction
 from .signs import Sign
 
 if TYPE_CHECKING:
-    from rdkit.Chem import Mol
     from torch_geometric.data import Data
 
 NAME = "tautomers"
@@ -167,8 +167,6 @@ def another_form(item: Input, draw: int) -> "tuple[Mol | Data | str, list[int]] 
     another atom on, which may lose explicit hydrogens. Returns None for a graph of a wrapped model,
     because its nodes may have any attributes.
     """
-    from rdkit import Chem, rdBase
-
     if item.molecule is not None or item.isomers:
         # the groups of a racemate are in its SMILES, and not in the form that was read
         mol = item.molecule or Chem.MolFromSmiles(item.smiles or "")

@@ -108,42 +108,32 @@ def fit_explainer(
             "fit_explainer takes a single model: load one with gx.load (of an ensemble:"
             " FOLDER/members/0)."
         )
-    if epochs < 1 or not 0 <= held_out < 1:
-        raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
     tasks = _tasks_of(model, task)
     teacher: Explainer = PathMarginals()
     if shapley_orders is not None:
         teacher = ShapleySampling(permutations=shapley_orders)
-    prepared = _usable(model, graphs)
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(prepared), generator=generator).tolist()
-    num_held_out = min(round(held_out * len(prepared)), MOST_HELD_OUT)
-    if len(prepared) - num_held_out < FEWEST:
-        raise ValueError(
-            f"{len(prepared) - num_held_out} usable graphs are too few to learn from: give"
-            f" {FEWEST} or more, better a thousand."
-        )
+    measured, learned = divided_graphs(model, graphs, epochs, held_out, generator, MOST_HELD_OUT)
     begun = time.process_time()
-    total = len(prepared) + epochs * (len(prepared) - num_held_out)
+    total = len(measured) + (1 + epochs) * len(learned)
     bar = progress_bar("fitting the explainer", total, show=progress)
     with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
 
-        def teach(indices: list[int], teacher: Explainer | None) -> list[_TaughtBatch]:
-            batches = _batches(model, [prepared[k] for k in indices])
+        def teach(items: list[Input], teacher: Explainer | None) -> list[_TaughtBatch]:
             return [
-                _teach_batch(model, batch, tasks, teacher, generator, advance) for batch in batches
+                _teach_batch(model, batch, tasks, teacher, generator, advance)
+                for batch in _batches(model, items)
             ]
 
-        held_out_parts = teach(order[:num_held_out], None)
-        parts = teach(order[num_held_out:], teacher)
+        held_out_parts, parts = teach(measured, None), teach(learned, teacher)
         network = _network(parts, sum(len(each.classes) for each in tasks))
         _imitate(network, parts, generator)
         follow_curves(model, network, parts, epochs, generator, advance)
         network.round()
-        scores = _scores(model, network, held_out_parts) if num_held_out else {}
+        scores = _scores(model, network, held_out_parts) if measured else {}
     card = {
         "data": data,
-        "graphs": len(prepared) - num_held_out,
+        "graphs": len(learned),
         "seed": seed,
         "settings": {
             "teacher": teacher.name,
@@ -153,7 +143,7 @@ def fit_explainer(
             "width": WIDTH,
         },
         "processor_seconds": round(time.process_time() - begun, 1),
-        "held_out": {"graphs": num_held_out} | scores,
+        "held_out": {"graphs": len(measured)} | scores,
     }
     return FittedExplainer(network, tuple(t.name for t in tasks), hash_of(model), card)
 
@@ -166,17 +156,40 @@ def _tasks_of(model: ExplainableModel, name: str | None) -> list[Task]:
     return with_classes(TaskSet((task,)))
 
 
-def _usable(model: ExplainableModel, graphs: Any) -> list[Input]:
-    """Encode the graphs, and warn once about all that cannot be used."""
+def divided_graphs(
+    model: ExplainableModel,
+    graphs: Any,
+    epochs: int,
+    held_out: float,
+    generator: torch.Generator,
+    most: int | None = None,
+) -> tuple[list[Input], list[Input]]:
+    """Encode graphs, and draw which are held out for measuring, `most` of them at most.
+
+    Returns:
+        The graphs that are held out, and those to learn from. A warning counts those that cannot be
+        used.
+
+    Raises:
+        ValueError: there are fewer than `FEWEST` to learn from, or a number makes no sense.
+    """
+    if epochs < 1 or not 0 <= held_out < 1:
+        raise ValueError(f"epochs ({epochs}) must be at least 1, held_out ({held_out}) in [0, 1).")
     prepared = list(prepare_each(model, as_list(graphs)[0]))
     errors = [(k, graph) for k, graph in enumerate(prepared) if isinstance(graph, Exception)]
     if errors:
-        k, first = errors[0]
-        text = (
-            f"{len(errors)} of {len(prepared)} graphs were left out; the first, number {k}: {first}"
-        )
+        (k, first), total = errors[0], len(prepared)
+        text = f"{len(errors)} of {total} graphs were left out; the first, number {k}: {first}"
         warn(text, stacklevel=3)
-    return [graph for graph in prepared if isinstance(graph, Input)]
+    usable = [graph for graph in prepared if isinstance(graph, Input)]
+    order = torch.randperm(len(usable), generator=generator).tolist()
+    count = min(round(held_out * len(usable)), len(usable) if most is None else most)
+    if len(usable) - count < FEWEST:
+        raise ValueError(
+            f"{len(usable) - count} usable graphs are too few to learn from: give {FEWEST} or more,"
+            " better a thousand."
+        )
+    return [usable[k] for k in order[:count]], [usable[k] for k in order[count:]]
 
 
 @contextmanager

@@ -209,9 +209,9 @@ def ranges_of(
     """Return for each graph of a batch by task what its intervals follow from."""
     if not getattr(model, "tasks_with_own_spread", ()):
         return [conformal_of(model)] * graphs
-    own: Any = model  # a network that says itself how sure it is
+    network: Any = model  # which says itself how sure it is
     with evaluating(model), torch.no_grad():
-        spreads: Sequence[Mapping[str, OwnSpread]] = own.own_spreads(batch)
+        spreads: Sequence[Mapping[str, OwnSpread]] = network.own_spreads(batch)
     return spreads
 
 

@@ -14,6 +14,7 @@ from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
+from graphxai.datasets.molecules import MoleculeError, molecule_graph
 from graphxai.learning.splitting import MASKS
 
 FloatArray = NDArray[np.float64]
@@ -267,8 +268,6 @@ def _are_ogb_codes(graphs: Sequence[Data], fields: dict[str, Any]) -> bool:
     smiles = graphs[0].get("smiles")
     if not isinstance(smiles, str):
         return True
-    from graphxai.datasets.molecules import MoleculeError, molecule_graph
-
     try:
         expected = molecule_graph(smiles).x
     except MoleculeError:

@@ -15,7 +15,8 @@ from rdkit import Chem
 
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
+from graphxai.datasets.fingerprints import COUNTS, KINDS, Counts, similarity
 from graphxai.datasets.labels import read_measured
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
@@ -27,7 +28,7 @@ from graphxai.learning.conformal import (
     nearest_of_others,
     nearest_similarities,
 )
-from graphxai.learning.teachers.gaussian_process import Process, carriers_of, similarity
+from graphxai.learning.teachers.gaussian_process import Process, carriers_of
 from graphxai.models.graphormer import pretrained_names
 from graphxai.models.process import (
     CarriedCounts,
@@ -38,6 +39,7 @@ from graphxai.models.process import (
     save_sum,
     with_counts,
 )
+from graphxai.models.process.sum import COUNTED
 from graphxai.runtime.writing import csv_text, write_whole
 
 FloatArray = NDArray[np.float64]
@@ -52,12 +54,14 @@ class _Measurements:
 
     Attributes:
         smiles: canonical SMILES of what the base reads (n,).
+        counted: the same molecules with the counts of their structures.
         y: the median of the values, NaN where there is none (n, tasks).
         predicted: what the base says (n, tasks).
         left_out: the number of rows that could not be read.
     """
 
     smiles: tuple[str, ...]
+    counted: tuple[Input, ...]
     y: FloatArray
     predicted: FloatArray
     left_out: int
@@ -184,6 +188,7 @@ def _merged(
 ) -> _Measurements:
     """Read each molecule as the base does. The last value of a molecule counts."""
     inputs: dict[str, Input] = {}
+    counts: dict[str, Input] = {}
     latest: dict[str, dict[str, float]] = {}
     left_out = 0
     with_values = [(s, v) for s, v in rows if not all(np.isnan(x) for x in v.values())]
@@ -196,8 +201,9 @@ def _merged(
         if isinstance(item, Exception) or counted is None or item.smiles is None:
             left_out += 1
             continue
-        smiles = Chem.CanonSmiles(item.smiles)
+        smiles = smiles_with_groups(form_with_groups(Chem.MolFromSmiles(item.smiles)))
         inputs.setdefault(smiles, item)
+        counts.setdefault(smiles, counted)
         known = {name: value for name, value in values.items() if not np.isnan(value)}
         latest[smiles] = latest.get(smiles, {}) | known
     y = np.array([[each.get(t.name, np.nan) for t in tasks] for each in latest.values()])
@@ -209,7 +215,8 @@ def _merged(
         ]
     )
     shape = len(inputs), len(tasks)
-    return _Measurements(tuple(inputs), y.reshape(shape), predicted.reshape(shape), left_out)
+    read = tuple(counts.values())
+    return _Measurements(tuple(inputs), read, y.reshape(shape), predicted.reshape(shape), left_out)
 
 
 def _fitted(
@@ -218,9 +225,13 @@ def _fitted(
     """Fit a process to the residuals of the tasks that are learned, and measure what it gains."""
     tasks, config = base.config.tasks, base.config
     carriers = carriers_of(len(measured.smiles))
-    counts = structure_counts(measured.smiles)
+    counts = _counts_of(measured.counted)
     carried = tuple(kind[carriers] for kind in counts)
     kernel = similarity(counts, carried)
+    # an answer for both mirror images is the mean over them
+    mirrored = [k for k, item in enumerate(measured.counted) if item.mirrored is not None]
+    images = _counts_of([measured.counted[k].passes[1] for k in mirrored])
+    kernel[mirrored] = (kernel[mirrored] + similarity(images, carried)) / 2
     weights = np.zeros((len(carriers), config.num_outputs))
     means = np.zeros(config.num_outputs)
     nearest = nearest_of_others(measured.smiles)
@@ -271,6 +282,15 @@ def _fitted(
     summed = SummedModel(base, process_of_all, factor)
     summed.conformal = conformal
     return summed, {"measured": facts, "words": words}
+
+
+def _counts_of(items: Sequence[Input]) -> Counts:
+    """Return five kinds of counts of each molecule, (n, 4096) each, as `structure_counts` does."""
+    counts = np.empty((KINDS, len(items), COUNTS), np.uint16)
+    for row, item in enumerate(items):
+        columns = item.graph.get(COUNTED).count_columns
+        counts[:, row] = np.bincount(columns, minlength=KINDS * COUNTS).reshape(KINDS, COUNTS)
+    return tuple(counts)
 
 
 def _card(base: str, facts: dict[str, Any]) -> str:

@@ -58,7 +58,7 @@ def choose_teacher(
 ) -> Teacher:
     """Choose the weights on scaffold folds of the training molecules, then fit to all of them.
 
-    Both forests are fitted for every task, as baselines, whatever their weight.
+    Both forests and the process are fitted for every task, as baselines, whatever their weight.
 
     Args:
         tasks: the tasks.
@@ -95,14 +95,13 @@ def choose_teacher(
             )
             for k in enough
         }
-        # both forests are fitted to every task, and each process to the tasks that use it
+        # fitted to every task, as baselines, whatever their weight
         sources: dict[str, ForestSource | ProcessSource] = {
             name: fitter.fit_forests(name) for name in MAX_FEATURES
         }
         for name, of_folds in predicted.items():
-            used = {k: n for k, n in of_folds.noises.items() if name in stacks[k].weights}
-            if used:
-                sources[name] = fitter.fit_process(name, used)
+            if of_folds.noises:
+                sources[name] = fitter.fit_process(name, of_folds.noises)
     positions = range(len(tasks))
     return Teacher(
         tuple(tasks),

@@ -42,7 +42,7 @@ function drawContrast() {
 const mini = (card) => {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "molecule");
-  drawMolecule(svg, card.draw, card.shown || null, card.limit, card.shown && armsFor(card), card.shown && card.bonds);
+  drawMolecule(svg, card.draw, card.shown || null, card.limit, card.shown && armsFor(card), card.shown && card.bonds, card.pale);
   return svg;
 };
 

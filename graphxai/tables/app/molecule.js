@@ -79,7 +79,7 @@ function drawPicture() {
   const { card, locked } = current();
   const svg = byId("picture");
   const { x, y, b } = card.draw;
-  drawMolecule(svg, card.draw, card.shown, card.limit, armsFor(card), card.bonds);
+  drawMolecule(svg, card.draw, card.shown, card.limit, armsFor(card), card.bonds, card.pale);
   for (const i of locked) if (i < x.length) shape(svg, "circle", { class: "locked", cx: x[i], cy: y[i], r: DISC + 9 });
   const addTarget = (atoms, tag, attributes) => {
     const values = atoms.map((i) => figure(card, card.shown[i])).join(" and ");

@@ -5,7 +5,7 @@ import tempfile
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
@@ -20,7 +20,7 @@ from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.chemistry.names import quietly_read
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.tables.dialect import DEFAULT, Dialect
+from graphxai.datasets.tables.dialect import DEFAULT
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import Model, standardisation_of
@@ -179,34 +179,22 @@ def exported(
     ]
     kinds = batch.columns(named=True)
     columns = {name: kinds.get(name, str) for row in cells for name in row}
-    others, dialect = _cells_in_table(key, column, smiles, columns)
-    cells = [row | others.get(written, {}) for row, written in zip(cells, smiles, strict=True)]
-    columns |= dict.fromkeys(chain.from_iterable(others.values()), str)
+    dialect = DEFAULT
+    with opened_file(key, column) as table:
+        if table is not None:  # its other columns follow, by structure
+            source, dialect = RowSource(table), table.dialect
+            headings = source.headings(columns, source.others).values()
+            rows_of_table = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
+            wanted = set(smiles)
+            others = {
+                row.smiles: other_cells(row, headings)
+                for row in rows_of_table
+                if row.smiles in wanted
+            }
+            cells = [row | others.get(text, {}) for row, text in zip(cells, smiles, strict=True)]
+            columns |= dict.fromkeys(chain.from_iterable(others.values()), str)
     format = CsvFormat(columns, dialect, excel_safe=True)
     return format.header + format.lines(cells)
-
-
-def _cells_in_table(
-    key: str, column: str, smiles: Sequence[str], written: Collection[str]
-) -> tuple[dict[str, dict[str, str]], Dialect]:
-    """Look up structures in the open table.
-
-    Args:
-        smiles: the structures, as the table has them.
-        written: the columns of the output, from which the names of the table's columns differ.
-
-    Returns:
-        The cells of the other columns by structure and column, and the dialect of the table.
-    """
-    with opened_file(key, column) as table:
-        if table is None:
-            return {}, DEFAULT
-        source = RowSource(table)
-        headings = source.headings(written, source.others).values()
-        rows = islice(chain.from_iterable(source.chunks()), LARGEST_TABLE)
-        wanted = set(smiles)
-        cells = {row.smiles: other_cells(row, headings) for row in rows if row.smiles in wanted}
-        return cells, table.dialect
 
 
 @contextmanager

@@ -33,6 +33,7 @@ function aboutAtom(molecule, atom) {
     if (parts.length > 4) listed.push(`other features ${figure(rest)}`);
     lines.push(element("div", {}, listed.join(", ")));
   }
+  if (molecule.pale && molecule.pale.includes(atom)) lines.push(element("div", {}, "pale: models disagree on its sign"));
   const part = fragmentOf(molecule, atom);
   const same = molecule.equivalent.find((atoms) => atoms.includes(atom));
   if (same) lines.push(element("div", {}, `drawn in the mean colour of ${same.map((i) => atomName(molecule, i)).join(", ")}, which are equivalent by resonance: ${figure(averaged(molecule, molecule.r)[atom])}`));
@@ -260,9 +261,9 @@ function methods(molecule) {
   const drawn = (words, content, note) => element("figure", {},
     dialogPicture(content, { "aria-label": words }), element("figcaption", {}, element("strong", {}, words), note));
   const largest = (relevance) => Math.max(...relevance.map(Math.abs)) || 1;
-  const shownMethods = [[data.method, molecule.r], ...Object.entries(molecule.others).map(([name, other]) => [name, other.r])];
-  const figures = shownMethods.map(([name, relevance]) => drawn(data.titles[name] || name,
-    { picture: molecule.draw, relevance: averaged(molecule, relevance), limit: largest(relevance), method: name },
+  const shownMethods = [[data.method, molecule], ...Object.entries(molecule.others)];
+  const figures = shownMethods.map(([name, { r: relevance, pale }]) => drawn(data.titles[name] || name,
+    { picture: molecule.draw, relevance: averaged(molecule, relevance, pale), limit: largest(relevance), method: name },
     ` \u00b7 ${data.unsigned[name] ? `${data.unsigned[name]}, ` : ""}full colour at ${written(largest(relevance), largest(relevance), name)}`));
   if (molecule.nearest && data.neighbours[molecule.nearest])
     figures.push(drawn("Nearest training compound",

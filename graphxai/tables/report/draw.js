@@ -65,8 +65,8 @@ function signed(value, limit) {
 }
 
 /* Draw `picture` into an empty <svg>. A picture that is a `part` is enlarged more than a molecule. relevance: a number per atom, or null for a plain drawing.
-   bonds: a number per bond, or nothing if the bonds have no relevance of their own. */
-function drawMolecule(svg, picture, relevance, limit, arms, bonds) {
+   bonds: a number per bond, or nothing if the bonds have no relevance of their own. pale: the atoms of doubtful sign. */
+function drawMolecule(svg, picture, relevance, limit, arms, bonds, pale = relevance && relevance.pale) {
   svg.replaceChildren();
   const key = `d${drawings++}`;
   const width = Math.max(...picture.x) || 0;
@@ -74,11 +74,13 @@ function drawMolecule(svg, picture, relevance, limit, arms, bonds) {
   const [w, h] = [Math.max(width + 180, picture.part ? 300 : 560), Math.max(height + 160, picture.part ? 200 : 420)];
   svg.setAttribute("viewBox", `${(width - w) / 2} ${(height - h) / 2} ${w} ${h}`);
   if (relevance) {
-    const colours = relevance.map((value) => colourOf(value, limit, arms));
-    drawBands(svg, picture, relevance, colours, key, (value) => colourOf(value, limit, arms), bonds && { values: bonds, limit });
+    const isPale = new Set(pale);
+    const shades = relevance.map((value, i) => (isPale.has(i) ? value / 3 : value));
+    const colours = shades.map((value) => colourOf(value, limit, arms));
+    drawBands(svg, picture, shades, colours, key, (value) => colourOf(value, limit, arms), bonds && { values: bonds, limit });
     picture.x.forEach((x, i) =>
-      shape(svg, "circle", { cx: x, cy: picture.y[i], r: DISC, fill: colours[i], "data-atom": i }));
-    hatch(svg, picture, relevance.map((value) => value < -LEAST_HATCHED * limit));
+      shape(svg, "circle", { cx: x, cy: picture.y[i], r: DISC, fill: colours[i], "data-atom": i, ...(isPale.has(i) && { stroke: "#777", "stroke-width": 3, "stroke-dasharray": "9 7" }) }));
+    hatch(svg, picture, shades.map((value) => value < -LEAST_HATCHED * limit));
   }
   const structure = shape(svg, "g", {
     class: "structure", stroke: INK, "stroke-width": LINE, "stroke-linecap": "round", fill: "none",

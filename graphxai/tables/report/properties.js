@@ -44,7 +44,7 @@ function propertyTable(molecule) {
 /* The molecule as every model sees it, each in its own colour scale. */
 function viewsOf(molecule) {
   if (!data.several || !molecule.views.length) return "";
-  const first = { model: data.several.models[0], target: molecule.target, legend: molecule.legend, r: molecule.r, equivalent: molecule.equivalent, bonds: molecule.bonds };
+  const first = { model: data.several.models[0], target: molecule.target, legend: molecule.legend, r: molecule.r, pale: molecule.pale, equivalent: molecule.equivalent, bonds: molecule.bonds };
   const figures = [first, ...molecule.views].map((view) => {
     const limit = Math.max(...view.r.map(Math.abs)) || 1;
     const words = `${view.model}: ${view.target}`;

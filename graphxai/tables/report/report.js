@@ -24,9 +24,9 @@ const written = (relevance, limit, method) => {
   return data.unsigned[method] ? text.replace("+", "") : text;
 };
 const figure = (relevance) => written(relevance, data.limit, data.method); // one format for the whole page
-/* Atoms that are equivalent by resonance are drawn in the colour of their mean. */
-function averaged(molecule, relevance) {
-  const shown = [...relevance];
+/* Atoms that are equivalent by resonance are drawn in the colour of their mean. `pale` are those of doubtful sign. */
+function averaged(molecule, relevance, pale = relevance === molecule.r ? molecule.pale : []) {
+  const shown = Object.assign([...relevance], { pale });
   for (const atoms of molecule.equivalent)
     for (const i of atoms) shown[i] = atoms.reduce((sum, k) => sum + relevance[k], 0) / atoms.length;
   return shown;
@@ -125,7 +125,8 @@ function colourBar(limit, ticks) {
   const [low, high] = word || targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
   return element("div", { class: "bar", role: "img",
     "aria-label": `Colour scale of relevance from ${word ? 0 : `${signed(-limit, limit)}, ${low},`} to ${figure(limit)}, ${high}` },
-  element("span", {}, low), strip, element("span", {}, high, data.molecules.length > 1 ? element("div", { class: "soft" }, `one scale for all ${number(data.molecules.length)} molecules`) : ""));
+  element("span", {}, low), strip, element("span", {}, high, data.molecules.length > 1 ? element("div", { class: "soft" }, `one scale for all ${number(data.molecules.length)} molecules`) : "",
+    data.molecules.some((molecule) => molecule.pale) ? element("div", { class: "soft" }, "pale: models disagree on the sign") : ""));
 }
 
 const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.ticks), isWished() ? goalKey() : "");

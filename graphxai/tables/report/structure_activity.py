@@ -10,12 +10,12 @@ import numpy as np
 from rdkit import Chem
 
 from graphxai.chemistry.free_wilson import FreeWilson, fitted_series, group_number
+from graphxai.chemistry.judged_exchanges import PredictionsOf
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
 from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
     MeasuredExchange,
-    PredictionsOf,
     changes_among,
     common_cores,
     rgroups,
@@ -115,7 +115,7 @@ class StructureActivity:
         groups = sorted(
             {name for parts in divided.values() for name in parts} - {"Core"}, key=group_number
         )
-        made = self.predicted(divided)
+        predicted = self.predicted(divided)
         rows: list[list[Any]] = [
             [
                 self.places[smiles],
@@ -126,7 +126,7 @@ class StructureActivity:
                 ],
                 self._predictions(predictions),
             ]
-            for (smiles, parts), predictions in zip(divided.items(), made, strict=True)
+            for (smiles, parts), predictions in zip(divided.items(), predicted, strict=True)
         ]
         rows.sort(key=lambda row: row[1])
         fits = [fitted_series(divided, measured) for measured in self.measured.values()]
@@ -165,18 +165,18 @@ class StructureActivity:
 
     def _exchange(self, each: MeasuredExchange) -> list[Any]:
         """Return the parts, the atom that carries them, means with deviations, and some pairs."""
-        cells, told = each.columns, []
+        cells, means = each.columns, []
         for name in ("measured", *(f"predicted {p.name}" for p in self.panel.properties)):
             mean, sd = cells.get(f"{name}_mean_change"), cells.get(f"{name}_sd")
             spread = None if sd is None else rounded([sd])[0]
-            told.append(None if mean is None else [rounded([mean])[0], spread])
+            means.append(None if mean is None else [rounded([mean])[0], spread])
         return [
             self._part(each.exchange.old),
             self._part(each.exchange.new),
             each.exchange.at,
             len(each.pairs),
-            told[0],
-            told[1:],
+            means[0],
+            means[1:],
             [
                 [self.places[p.before], self.places[p.after], rounded([p.measured])[0]]
                 for p in each.pairs[:MOST_PAIRS]
