@@ -8,10 +8,10 @@ import logging
 import math
 import random
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged
 from graphxai.runtime.writing import atomic_write, folder_at, write_whole
 
+PAYS = 50  # the time between two states in that of writing one
 ENVIRONMENT_RATE = 8  # learning rate of the table of environments, in those of the other weights
 
 
@@ -72,11 +73,8 @@ class GraphormerModule(pl.LightningModule):
             model.config.tasks, settings.task_weights, settings.label_smoothing
         )
         self.hard_objective = Objective(model.config.tasks, settings.task_weights)
-        self.averaged = (
-            None
-            if settings.ema_decay is None
-            else AveragedModel(model, multi_avg_fn=partial(_moving_average, settings.ema_decay))
-        )
+        self.averaged = None if settings.ema_decay is None else AveragedModel(model)
+        self._pairs: list[list[Tensor]] = []  # the averaged weights, and those that they average
         # Several devices would wait for a gradient of the average, which has none. (The average
         # could also require no gradient, but then its embeddings would be rounded differently.)
         averaged = () if self.averaged is None else self.averaged.state_dict()
@@ -109,9 +107,19 @@ class GraphormerModule(pl.LightningModule):
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: GraphBatch, batch_idx: int) -> None:
-        """Average the weights after each step."""
-        if self.averaged is not None:
-            self.averaged.update_parameters(self.model)
+        """Average the weights after each step, by a moving average whose memory grows."""
+        if self.averaged is None or self.settings.ema_decay is None:
+            return
+        if not self._pairs:  # looked up once, which takes longer than the average; on their device
+            both = self.averaged.module, self.model
+            self._pairs = [[weights.detach() for weights in each.parameters()] for each in both]
+        averaged, current = self._pairs
+        if (count := int(self.averaged.n_averaged)) == 0:
+            torch._foreach_copy_(averaged, current)
+        else:
+            keep = min(self.settings.ema_decay, (1 + count) / (10 + count))
+            torch._foreach_lerp_(averaged, current, 1 - keep)
+        self.averaged.n_averaged += 1
 
     def on_validation_epoch_start(self) -> None:
         """Forget the outputs of the last validation, and switch dropout off."""
@@ -226,17 +234,32 @@ class GraphormerModule(pl.LightningModule):
 class StateFile(CheckpointIO):
     """Lightning's state as one file of safetensors, whose header has all but the tensors as JSON.
 
-    Lightning itself would write and read a pickle.
+    Lightning itself would use a pickle. A short epoch takes no longer than writing its state, so a
+    state waits until the one before has paid, or for `flush` at a stop. A killed process repeats
+    what it has not written.
     """
+
+    def __init__(self) -> None:
+        self._waiting: tuple[Path, dict[str, Tensor], Any] | None = None
+        self._due = -math.inf  # when writing pays again, in seconds of `time.monotonic`
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """Write a state, which takes the place of the one before."""
+        """Write a state, which takes the place of the one before, now or when it pays."""
         tensors: dict[str, Tensor] = {}
-        content = json.dumps(_without_tensors(checkpoint, tensors))
-        folder_at(Path(path).parent)
-        write_whole(path, save(tensors, metadata={"state": content}))
+        content = _without_tensors(checkpoint, tensors)  # which copies, as training goes on
+        self._waiting = Path(path), tensors, content
+        if time.monotonic() >= self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the last state, unless it is written."""
+        if self._waiting is not None:
+            begin, (path, tensors, content) = time.monotonic(), self._waiting
+            folder_at(path.parent)
+            write_whole(path, save(tensors, metadata={"state": json.dumps(content)}))
+            self._waiting, self._due = None, (1 + PAYS) * time.monotonic() - PAYS * begin
 
     def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
         """Read what `save_checkpoint` wrote. A ValueError says what to do if that fails."""
@@ -307,7 +330,7 @@ def run(
     module = GraphormerModule(model, settings, out)
     state = out / "state"
     last = state / "last.ckpt"
-    on_terminal = sys.stderr.isatty()
+    states, on_terminal = StateFile(), sys.stderr.isatty()
     trainer = pl.Trainer(
         max_epochs=settings.epochs,
         accelerator=settings.accelerator,
@@ -329,13 +352,14 @@ def run(
         enable_progress_bar=settings.progress and on_terminal,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        plugins=[StateFile()],
+        plugins=[states],
         use_distributed_sampler=False,
     )
     loaders = make_loaders(train, valid, settings, module)
     try:
         trainer.fit(module, *loaders, ckpt_path=str(last) if last.exists() else None)
     finally:
+        states.flush()
         if trainer.received_sigterm:
             # Lightning alone would end the process with status 0, as if training were complete.
             raise SystemExit(
@@ -359,15 +383,6 @@ def check_hardware(accelerator: str, devices: int | str | Sequence[int], precisi
             f"cannot train with accelerator {accelerator!r}, devices {devices!r} and precision"
             f" {precision!r}: {error}"
         ) from error
-
-
-@torch.no_grad()
-def _moving_average(
-    decay: float, averaged: list[Tensor], current: list[Tensor], count: Tensor | int
-) -> None:
-    """Update an exponential moving average whose memory grows up to `decay`."""
-    keep = min(decay, (1 + int(count)) / (10 + int(count)))
-    torch._foreach_lerp_(averaged, current, 1 - keep)
 
 
 def _quiet() -> None:

@@ -191,6 +191,58 @@ def test_a_state_keeps_the_kind_and_the_bits_of_every_value(tmp_path: Path) -> N
     assert type(back["pair"]) is tuple
 
 
+def test_a_state_is_written_when_that_pays_or_at_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning import lightning
+
+    clock = [0.0]
+    monkeypatch.setattr(lightning.time, "monotonic", lambda: clock[0])
+    write = lightning.write_whole
+
+    def written_in_a_second(path: Path, content: bytes) -> Path:
+        clock[0] += 1.0
+        return write(path, content)
+
+    monkeypatch.setattr(lightning, "write_whole", written_in_a_second)
+    path, states, weights = tmp_path / "last.ckpt", lightning.StateFile(), torch.zeros(2)
+
+    def save(epoch: int) -> int:
+        weights.fill_(epoch)  # as training goes on with the same tensors
+        states.save_checkpoint({"epoch": epoch, "weights": weights}, path)
+        stored = states.load_checkpoint(path)
+        assert stored["weights"].tolist() == [stored["epoch"]] * 2
+        return int(stored["epoch"])
+
+    assert save(0) == 0  # the first is written at once
+    clock[0] = lightning.PAYS
+    assert save(1) == 0
+    weights.fill_(7)
+    states.flush()
+    assert states.load_checkpoint(path)["weights"].tolist() == [1, 1]
+    clock[0] = 2 * lightning.PAYS + 2
+    assert save(2) == 2
+
+
+def test_the_average_of_the_weights_is_that_of_the_moving_average() -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    module = GraphormerModule(tiny(), settings(ema_decay=0.5), Path())
+    expected = [weights.detach().clone() for weights in module.model.parameters()]
+    for step in range(4):
+        with torch.no_grad():
+            for weights in module.model.parameters():
+                weights.add_(step + 1.0)
+        module.on_train_batch_end(None, None, step)  # type: ignore[arg-type]
+        keep = min(0.5, (1 + step) / (10 + step)) if step else 0.0  # begins with the weights
+        pairs = zip(expected, module.model.parameters(), strict=True)
+        expected = [torch.lerp(average, now.detach(), 1 - keep) for average, now in pairs]
+    for average, weights in zip(expected, module.current_model.parameters(), strict=True):
+        torch.testing.assert_close(weights.detach(), average, rtol=0, atol=0)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("at", [(0, 0), (3, 1), (5, 2)], ids=["first step", "middle", "last step"])
 def test_a_training_that_a_scheduler_ends_has_an_error_status_and_resumes_to_the_same_weights(
