@@ -83,10 +83,6 @@ USES = {
     "train": Use(
         "train table.csv --target-column length --split random --epochs 1 --no-teacher --out run"
     ),
-    "minimol": Use(
-        script="from graphxai.learning.recipes.minimol import minimol_fingerprints as f\n"
-        "assert f(['CCO']).any()"
-    ),
     "parquet": Use("explain table.csv --out explained --pictures none --format csv,parquet"),
     "excel": Use(script=EXCEL),
     "fast": Use(script=FAST, needed=False),

@@ -1,13 +1,12 @@
 """Predict the solubility of drugs that a process on AqSolDB lacks, and all that resembles them.
 
-    python benchmarks/drug_solubility.py --data FOLDER --out runs/drugs [--training 3000]
+    python benchmarks/drug_solubility.py --data FOLDER --out runs/drugs [--model network]
 
 A compound of AqSolDB is a drug by its name: a word that B3DB lists, too, and that ends or begins as
 the WHO's International Nonproprietary Names do, or a name in `tests/data/drug_pka.csv`. All
-compounds whose similarity to a drug is above 0.7 are left out with them. A process is fitted to the
-others, or to some of them at random, with intervals as `graphxai train --model process` makes them.
-The bundled model `solubility`, on ESOL, predicts the drugs that its training set lacks in the same
-way. FOLDER contains `adme/aqsoldb.csv` and `adme/b3db.csv`.
+compounds whose similarity to a drug is above 0.7 are left out with them. A process, or a network as
+the bundled `solubility` is, learns from the others as `graphxai train` does, and predicts the
+drugs. FOLDER contains `adme/aqsoldb.csv` and `adme/b3db.csv`.
 """
 
 import argparse
@@ -17,14 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from intervals import measured
 from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 
 import graphxai as gx
-from graphxai.datasets.training_set import training_set_of
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.conformal import nearest_similarities
+from graphxai.learning.run import train_table
 
 DRUGS = Path(__file__).resolve().parents[1] / "tests" / "data" / "drug_pka.csv"
 SIMILAR = 0.7
@@ -74,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--training", type=int, default=10_000)
+    parser.add_argument("--model", choices=("process", "network"), default="process")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     source = args.data / "adme" / "aqsoldb.csv"
@@ -98,32 +96,24 @@ def main() -> None:
     values.to_csv(args.out / "split.csv", index=False)
     print(f"{is_drug.sum()} drugs, {int((near & ~is_drug).sum())} compounds like them", flush=True)
 
-    solubility = gx.load("solubility")
+    begun = time.process_time()
+    table = clean_table(args.out / "split.csv", "smiles", ["logS"], split_column="split")
+    folder = train_table(
+        table, args.out / args.model, model=args.model, split_column="split", resume=True, log=print
+    )
     tested = values[values.split == "test"]
-    answers = [a["solubility"] for a in gx.predict(solubility, list(tested.smiles))]
-    known = list(training_set_of(solubility).given)
-    before = pd.DataFrame(
+    answers = [answer["logS"] for answer in gx.predict(gx.load(folder), list(tested.smiles))]
+    after = pd.DataFrame(
         {
-            "smiles": tested.smiles.to_numpy(),
             "measured": tested.logS.to_numpy(),
             "predicted": [each.value for each in answers],
-            "low": [each.interval[0] for each in answers],
-            "high": [each.interval[1] for each in answers],
+            "held": [
+                each.interval[0] <= y <= each.interval[1]
+                for each, y in zip(answers, tested.logS, strict=True)
+            ],
         }
     )
-    before["held"] = before.measured.between(before.low, before.high)
-    before["lacking"] = nearest_similarities(list(tested.smiles), known) <= SIMILAR
-    before.to_csv(args.out / "solubility.csv", index=False)
-    print(line(before[before.lacking], "`solubility`, drugs that it lacks"), flush=True)
-
-    begun = time.process_time()
-    after = measured(args.out / "split.csv", "logS", "split", args.training, len(values))
-    after["held"] = after.error <= after["alike 0.9"]
-    after.to_csv(args.out / "process.csv", index=False)
-    others = min(args.training, int((values.split == "train").sum()))
-    print(line(after, f"process on {others:,} others"))
-    shared = after.smiles.isin(before.smiles[before.lacking])
-    print(line(after[shared], "the same, drugs that `solubility` lacks"))
+    print(line(after, f"{args.model} on {int((values.split == 'train').sum()):,} others"))
     print(f"{time.process_time() - begun:.0f} s")
 
 

@@ -28,12 +28,17 @@ from one_compound import test_part  # noqa: E402
 TARGET = ROOT / "benchmarks" / "results" / "one_compound_labels.md"
 TABLES = {  # of each model: the file, the column of structures, and its task in the first column
     "bace": ("bace/raw/bace.csv", "mol", {"BACE-1 inhibition": "Class", "pIC50": "pIC50"}),
-    "blood-brain-barrier": ("molecules/bbbp.csv", "smiles", {"blood-brain barrier": "p_np"}),
+    "blood-brain-barrier": (
+        "adme/b3db.csv",
+        "smiles",
+        {"blood-brain barrier": "bbb", "log BB": "logBB"},
+    ),
     "lipophilicity": ("molecules/lipo.csv", "smiles", {"log D at pH 7.4": "lipo"}),
-    "solubility": ("molecules/esol.csv", "smiles", {"solubility": "logSolubility"}),
+    "solubility": ("adme/aqsoldb.csv", "smiles", {"solubility": "logS"}),
     "tox21": ("molecules/tox21.csv", "smiles", {}),
     "hiv": ("molecules/hiv.csv", "smiles", {"HIV inhibition": "HIV_active"}),
 }
+CLASSES = {"BBB-": 0.0, "BBB+": 1.0}
 MOST_SPREAD = 0.5  # log units between values of one compound
 NAMED = 3  # contradictory compounds that are written out for each table
 DRAWS = 2000
@@ -56,8 +61,9 @@ def labels_of(name: str) -> tuple[Labels, dict[str, set[str]]]:
             continue
         drawn[compound].add(Chem.MolToSmiles(mol))
         for task, column in columns.items():
-            if row[column].strip():
-                labels[task][compound].append(float(row[column]))
+            if cell := row[column].strip():
+                value = CLASSES[cell] if cell in CLASSES else float(cell)
+                labels[task][compound].append(value)
     return labels, drawn
 
 
@@ -116,7 +122,7 @@ def page() -> str:
         model, texts = gx.load(name), test_part(name)
         compounds = compounds_of(texts, "parent")
         rows = gx.predict(model, texts, progress=False)
-        pairs, by_task = [], list[tuple[int, int, list[str]]]()
+        pairs, measures, by_task = [], [], list[tuple[int, int, list[str]]]()
         for task, of_task in labels.items():
             is_value = next(iter(rows))[task].value is not None
             clashes = contradictory(of_task, is_value=is_value)
@@ -129,6 +135,7 @@ def page() -> str:
             score = root_mean_square_error if is_value else roc_auc_score
             shown = outputs(rows, task)[kept]
             pairs.append((published(name, task, is_value=is_value), score(y, shown)))
+            measures.append("RMSE" if is_value else "ROC-AUC")
             if name in ("bace", "lipophilicity"):
                 mean = gx.predict(gx.load(name, isomers="mean"), texts, progress=False)
                 of_mean = outputs(mean, task)[kept]
@@ -141,11 +148,9 @@ def page() -> str:
                         f" | {score(a, c):.3f} | {change} |"
                     )
         listed.append(contradictions(name, [*labels], by_task))
-        measure = "RMSE" if is_value and name != "bace" else "ROC-AUC"
         for k, (task, _) in enumerate(labels.items() if name != "tox21" else [("mean of 12", 0)]):
             before, after = pairs[k] if name != "tox21" else np.mean(pairs, 0)
-            of = "RMSE" if task == "pIC50" else measure
-            scored.append(f"| {name} | {task} | {of} | {before:.3f} | {after:.3f} |")
+            scored.append(f"| {name} | {task} | {measures[k]} | {before:.3f} | {after:.3f} |")
         print(name, *listed[-12:], *scored[-2:], *of_isomers[-4:], sep="\n", flush=True)
     return "\n".join(
         [

@@ -55,7 +55,15 @@ ON_PAGE = {
 }
 CLASSES = {"0": "inactive", "1": "active"}
 TABLES = {
-    **MODELS,
+    **{name: MODELS[name] for name in ("lipophilicity", "tox21", "hiv")},
+    "solubility": PublicTable("esol.csv", "", "", {"logSolubility": "solubility (log mol/L)"}),
+    "blood-brain-barrier": PublicTable(
+        "bbbp.csv",
+        "",
+        "",
+        {"p_np": "blood-brain barrier"},
+        {"0": "non-penetrant", "1": "penetrant"},
+    ),
     "bace": PublicTable(BACE, "", "", {"Class": "BACE-1 inhibition"}, CLASSES, smiles="mol"),
     "bace-pic50": PublicTable(BACE, "", "", {"pIC50": "pIC50"}, smiles="mol"),
 }

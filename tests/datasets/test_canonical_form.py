@@ -226,13 +226,13 @@ def test_isomers_of_groups_are_those_of_rdkit():
 
 def test_a_note_says_what_the_isomers_of_groups_get():
     model = gx.load("blood-brain-barrier")
-    (prediction,) = gx.predict(model, "C[C@H](N)[C@H](O)c1ccc(Cl)cc1 |&1:1,o1:3|").values()
+    prediction, _ = gx.predict(model, "C[C@H](N)[C@H](O)c1ccc(Cl)cc1 |&1:1,o1:3|").values()
     four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccc(Cl)cc1" for a in ("", "@") for b in ("", "@")]
     shares = predictions(model, four)[:, 0]
     said = f"its 4 isomers; they get {min(shares):.0%} to {max(shares):.0%} penetrant"
-    assert prediction.note.endswith(f"{said} (blood-brain barrier)")
+    assert f"{said} (blood-brain barrier)" in prediction.note
     many = "C[C@H](F)[C@@H](O)[C@H](Cl)[C@H](N)[C@@H](C)Br |&1:1,&2:3,&3:5,&4:7,&5:9|"
-    (prediction,) = gx.predict(model, many).values()
+    prediction, _ = gx.predict(model, many).values()
     assert "the mean over a sample of 16 of its 32 isomers; they get" in prediction.note
 
 
@@ -323,15 +323,15 @@ def test_rows_say_what_isomers_and_likely_tautomers_get_if_that_is_wanted():
     four = [f"C[C@{a}H](N)[C@{b}H](O)c1ccccc1" for a in ("", "@") for b in ("", "@")]
     shares = predictions(model, four)[:, 0]
     said = f"its 4 isomers get {min(shares):.0%} to {max(shares):.0%} penetrant"
-    assert rows[0]["note"] == f"{said} (blood-brain barrier)"
+    assert rows[0]["note"].startswith(f"{said} (blood-brain barrier), ")
     assert not rows[1]["note"]
     assert rows[2]["note"].count("its 2 isomers") == 1
     plain = PredictBatch(model)(drawn, [1, 2, 3])
     names = [name for name in plain[0] if name != "note"]
     assert [[row[n] for n in names] for row in plain] == [[r[n] for n in names] for r in rows]
-    mifepristone = "CC#C[C@]1(O)CC[C@H]2[C@@H]3CCC4=CC(=O)CCC4=C3[C@@H](c3ccc(N(C)C)cc3)C[C@@]21C"
-    (row,) = PredictBatch(model, forms=True)([mifepristone], [1])
+    diazepinone = "N#Cc1ccsc1C1=Nc2ccc(Cl)cc2NC(=O)C1"
+    (row,) = PredictBatch(model, forms=True)([diazepinone], [1])
     assert "a likely tautomer gets another class" in row["note"]
     other = row["note"].rpartition(": ")[2]
-    (of_other,), (before,) = (gx.predict(model, s).values() for s in (other, mifepristone))
+    (of_other, _), (before, _) = (gx.predict(model, s).values() for s in (other, diazepinone))
     assert of_other.label != before.label

@@ -141,7 +141,9 @@ def test_the_training_set_is_searched_when_nearness_is_read(bace, monkeypatch):
     searched = []
     search = TrainingSet.nearness
     monkeypatch.setattr(
-        TrainingSet, "nearness", lambda self, mol: searched.append(mol) or search(self, mol)
+        TrainingSet,
+        "nearness",
+        lambda self, mol, **options: searched.append(mol) or search(self, mol, **options),
     )
     explained = gx.explain(bace, ["CCO", "c1ccccc1"])
     assert not searched

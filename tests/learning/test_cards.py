@@ -139,7 +139,7 @@ def test_the_call_on_the_card_of_pretrained_weights_repeats_them(tmp_path: Path)
     exclude = ALCOHOLS[:3]
     folder = pretrain(
         tmp_path / "first", [table],
-        exclude=exclude, per_table=40, recombined=5, count=16, minimol=0,
+        exclude=exclude, per_table=40, recombined=5, count=16,
         settings=replace(OF_PRETRAINING, epochs=1, seed=2, batch_size=7),
     )  # fmt: skip
     assert "one of 3\ngiven molecules" in (folder / "README.md").read_text("utf-8")

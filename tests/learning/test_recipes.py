@@ -371,7 +371,6 @@ def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:
         [table],
         recombined=5,
         count=16,
-        minimol=0,
         settings=replace(QUICK, precision="32-true"),
         log=heard.append,
     )

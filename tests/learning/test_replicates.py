@@ -55,6 +55,18 @@ def test_the_card_says_what_replicates_let_a_model_reach(table, tmp_path):
     assert "**Noise.**" in card
 
 
+def test_replicates_that_are_worse_than_other_values_bound_nothing(tmp_path):
+    path = tmp_path / "t.csv"
+    exact = [f"{'C' * n}O,{n}" for n in range(1, 61)]
+    path.write_text("\n".join(["smiles,y", *exact, "CCO,90", "CCO,-80", ""]), encoding="utf-8")
+    clean = clean_table(path, "smiles", ["y"])
+    folder = train_table(clean, tmp_path / "run", split="random", model="process", progress=False)
+    scores = json.loads((folder / "scores.json").read_text())["scores"]["y"]
+    assert scores["scores"]["graphormer"]["R2"][0] > 0.5
+    assert "reachable" not in scores
+    assert "**Noise.**" not in (folder / "README.md").read_text()
+
+
 def test_every_conflict_has_its_own_difference(tmp_path):
     path = tmp_path / "t.csv"
     rows = [(f"{'C' * n}O", n) for n in range(1, 25)]

