@@ -24,7 +24,7 @@ LICENCES = (
     (r"pretrained/lipophilicity/.*\.csv", {"license": {"id": "CC-BY-SA-3.0"}}),
     (r"pretrained/(?:\w+-(?:clearance|efflux|ph68|binding))/.*\.csv", {"license": {"id": "MIT"}}),
     (
-        r"pretrained/(?:brain-penetration|aqueous-solubility)/.*\.csv",
+        r"pretrained/(?:blood-brain-barrier|solubility)/.*\.csv",
         {"license": {"id": "CC0-1.0"}},
     ),
     (r"chemistry/common_fragments\.csv", {"license": {"id": "MIT"}}),

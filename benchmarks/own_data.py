@@ -55,8 +55,8 @@ ON_PAGE = {
 }
 CLASSES = {"0": "inactive", "1": "active"}
 TABLES = {
-    **{name: MODELS[name] for name in ("lipophilicity", "tox21", "hiv")},
     "solubility": PublicTable("esol.csv", "", "", {"logSolubility": "solubility (log mol/L)"}),
+    "lipophilicity": MODELS["lipophilicity"],
     "blood-brain-barrier": PublicTable(
         "bbbp.csv",
         "",
@@ -64,6 +64,8 @@ TABLES = {
         {"p_np": "blood-brain barrier"},
         {"0": "non-penetrant", "1": "penetrant"},
     ),
+    "tox21": MODELS["tox21"],
+    "hiv": MODELS["hiv"],
     "bace": PublicTable(BACE, "", "", {"Class": "BACE-1 inhibition"}, CLASSES, smiles="mol"),
     "bace-pic50": PublicTable(BACE, "", "", {"pIC50": "pIC50"}, smiles="mol"),
 }

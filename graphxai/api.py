@@ -28,7 +28,6 @@ from graphxai.contract.inputs import as_list, row_index
 from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Isomers
-from graphxai.datasets.molecules import read_once
 from graphxai.datasets.training_set import training_set_of
 from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
@@ -287,6 +286,8 @@ def predict(
         )
 
     together = len(panel.models) > 1
+    from graphxai.datasets.molecules import read_once  # which loads RDKit
+
     with read_once() if together else nullcontext():
         for member, name in zip(panel.models, panel.names, strict=True):
             with results_kept(collect):

@@ -199,7 +199,7 @@ def ratio(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def gelu(func: Function, x: Tensor, *, approximate: str = "none") -> Tensor:
-    """Compute GELU by `ratio`, which is the normal distribution function if it is exact."""
+    """Compute GELU by `ratio` (Achtibat 2024), the normal distribution function if it is exact."""
     exact = approximate == "none"
     return rules_of.gelu(x) if exact else ratio(func, x, approximate=approximate)
 

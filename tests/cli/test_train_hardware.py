@@ -19,7 +19,7 @@ def test_missing_hardware_is_one_line_before_the_table_is_read(
     options, words, tmp_path, monkeypatch, capsys
 ):
     pytest.importorskip("lightning")
-    (tmp_path / "t.csv").write_text("no,such,columns\n")
+    (tmp_path / "t.csv").write_text("smiles,y\nCCO,1\n")
     command = ["graphxai", "train", str(tmp_path / "t.csv"), "--target-column", "y"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "run"), *options])
     with pytest.raises(SystemExit) as stop:

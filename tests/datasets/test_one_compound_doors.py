@@ -44,6 +44,7 @@ PLACES = {
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/tautomer_form.py": "which protons of the form move",
     "datasets/recombine.py": "labels of attachment points",
+    "graphxai/chemistry/modalities.py": "which residue a free amino acid is",
     "graphxai/chemistry/neighbours.py": "labels of attachment points",
     "graphxai/chemistry/transformations.py": "which isomers there are",
     "graphxai/chemistry/substituents.py": "labels of attachment points",

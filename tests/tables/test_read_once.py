@@ -11,7 +11,7 @@ from graphxai.models.graphormer import StructureEncoding
 from graphxai.tables.batches import PredictBatch
 
 MODELS = ("bace", "solubility", "lipophilicity", "tox21")
-PROCESSES = ("aqueous-solubility", "hlm-clearance")
+PROCESSES = ("mdr1-efflux", "hlm-clearance")
 SMILES = [
     *("CCO", "C[C@H](N)C(=O)O", "CC(=O)[O-].[Na+]", "C1CC", "[2H]OC", "CCO"),
     "CC(C)(C)NC[C@H](O)c1ccc(O)c(CO)c1",

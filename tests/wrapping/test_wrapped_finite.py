@@ -261,6 +261,7 @@ ELSEWHERE = [  # these ask for outputs of other inputs than the graph
     "integrated_gradients",
     "smoothgrad",
     "occlusion",
+    "partnered",
     "shapley_sampling",
     "order_marginals",
     "shares",
