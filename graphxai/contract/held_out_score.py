@@ -71,9 +71,7 @@ def pairs_text(pairs: Mapping[str, Any]) -> str:
     """
     if any(map(pairs.get, KINDS)):
         alone = pairs_text({n: v for n, v in pairs.items() if n not in KINDS})
-        more = [
-            f"{KINDS[n]}, {pairs_text(each)}" for n in KINDS if (each := _mapping(pairs.get(n)))
-        ]
+        more = [f"{KINDS[n]}, {pairs_text(_mapping(pairs[n]))}" for n in KINDS if pairs.get(n)]
         return "; ".join([alone, *more])
     if relevance := _mapping(pairs.get("relevance")):
         alone = pairs_text({name: v for name, v in pairs.items() if name != "relevance"})
