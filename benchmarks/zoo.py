@@ -6,8 +6,8 @@ The script writes each table with readable columns to `NAME.csv`, and trains on 
 `graphxai train NAME.csv --target-column ... --out runs/zoo/NAME` does (seed 0; the authors' split
 where there is one, and scaffolds elsewhere). With --install it copies the checkpoint to the bundled
 ones. `graphxai fit-explainer` makes the explainers of networks. FOLDER contains
-`molecules/esol.csv`, `lipo.csv`, `bbbp.csv`, `tox21.csv` and `hiv.csv`, and `adme/aqsoldb.csv`,
-`b3db.csv` and `biogen_*.csv`. An interrupted run continues.
+`molecules/lipo.csv`, `tox21.csv` and `hiv.csv`, and `adme/aqsoldb.csv`, `b3db.csv` and
+`biogen_*.csv`. An interrupted run continues.
 """
 
 import argparse

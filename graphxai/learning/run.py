@@ -62,7 +62,7 @@ def train_table(
 
     A network is fitted to the labels of the training part. Then it also learns from a teacher, a
     weighted mean of forests and Gaussian processes. It is calibrated on the validation part and
-    scored on the test part, beside its teacher, two forests and a dummy.
+    scored on the test part, beside its teacher, a process, two forests and a dummy.
 
     Args:
         table: molecules and labels.

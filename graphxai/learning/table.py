@@ -173,12 +173,12 @@ class TableSource(RunSource):
         return learned
 
     def rivals(self, learned: LearnedModel, log: Log) -> dict[str, Mapping[int, FloatArray]]:
-        """Return what the teacher and its sources predict, by name and position of the task."""
+        """Return what the teacher and the baselines predict, by name and position of the task."""
         features = MoleculeFeatures(self.test.smiles)
         by_teacher = learned.teacher.predict(features) if learned.teacher else []
         known = {k: r for k, r in enumerate(by_teacher) if r is not None}
-        sources = {name: each.predict(features) for name, each in learned.forests.items()}
-        return {"teacher": known, **sources}
+        baselines = {name: each.predict(features) for name, each in learned.baselines.items()}
+        return {"teacher": known, **baselines}
 
     def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
         """Return all that is stored with the model, as JSON values."""

@@ -53,7 +53,8 @@ class LearnedModel:
     Attributes:
         model: a network, an ensemble of several, a process, or the mean of a network and a process.
         best_epochs: the epoch whose weights each network has.
-        forests: two forests to compare with, by name. They are among the sources of a teacher.
+        baselines: two forests to compare with, by name, and beside a network that had a teacher a
+            process. They are the teacher's sources, whatever their weight.
         teacher: the teacher; None if the networks learned from the labels alone.
         shares: by task, the teacher's weight in what was taught; the rest is the networks' own. It
             is None for a task with too few labels for a teacher.
@@ -69,7 +70,7 @@ class LearnedModel:
 
     model: Any
     best_epochs: tuple[int, ...] = ()
-    forests: Mapping[str, ForestSource | ProcessSource] = field(default_factory=dict)
+    baselines: Mapping[str, ForestSource | ProcessSource] = field(default_factory=dict)
     teacher: Teacher | None = None
     shares: dict[str, float | None] = field(default_factory=dict)
     recombined: int = 0
@@ -227,7 +228,7 @@ def teach_networks(
         show=source.training().show,
     )
     if not source.folds:
-        return LearnedModel(joined_networks(networks), forests=teacher.sources)
+        return LearnedModel(joined_networks(networks), baselines=teacher.sources)
     for line in teacher.describe():
         log(line)
     by_network = unseen_readings(networks, source)
