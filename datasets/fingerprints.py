@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float32]
 Kernel = NDArray[np.float32]
 Counts = tuple[NDArray[np.uint16], ...]
+Molecules = Sequence[str | Chem.Mol]  # SMILES, or what `parsed` made of them
 BITS = 2048
 COUNTS = 4096  # of environments, of atom pairs or of torsions
 STRUCTURES = ("ECFP6", "atom pair", "ECFP4 with chirality", "torsion", "FCFP4")
 KINDS = len(STRUCTURES)  # of counts, see `structure_counts`
+_SUMS = (np.uint8, np.uint16, np.int64)  # in which counts are added up
+
+
+def parsed(molecules: Molecules) -> list[Chem.Mol]:
+    """Parse SMILES once for several of the functions here, and leave what is parsed as it is."""
+    return list(_each(molecules))
 
 
 @cache
@@ -53,23 +60,25 @@ class BitTable:
         return np.asarray(common / (self._num_bits + len(on) - common))
 
 
-def ecfp4(smiles: Sequence[str]) -> FloatArray:
+def ecfp4(molecules: Molecules) -> FloatArray:
     """Return ECFP4 as zeros and ones, (n, 2048)."""
-    return _rows(_ecfp4().GetFingerprintAsNumPy, smiles)
+    bits = np.empty((len(molecules), BITS), np.float32)
+    for row, mol in zip(bits, _each(molecules), strict=True):
+        row[:] = _ecfp4().GetFingerprintAsNumPy(mol)
+    return bits
 
 
-def ecfp6_counts(smiles: Sequence[str], *, stereo: bool = True) -> FloatArray:
+def ecfp6_counts(molecules: Molecules, *, stereo: bool = True) -> NDArray[np.uint16]:
     """Return ECFP6 counts, (n, 4096), with or without chirality."""
     generator = rdFingerprintGenerator.GetMorganGenerator(
         radius=3, fpSize=COUNTS, includeChirality=stereo
     )
-    return _rows(generator.GetCountFingerprintAsNumPy, smiles)
+    return _counts([generator], molecules)[0]
 
 
-def atom_pair_counts(smiles: Sequence[str]) -> FloatArray:
+def atom_pair_counts(molecules: Molecules) -> NDArray[np.uint16]:
     """Return counts of atom pairs with the number of bonds between them, (n, 4096)."""
-    generator = rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS)
-    return _rows(generator.GetCountFingerprintAsNumPy, smiles)
+    return _counts([rdFingerprintGenerator.GetAtomPairGenerator(fpSize=COUNTS)], molecules)[0]
 
 
 @cache
@@ -86,21 +95,14 @@ def _count_generators() -> tuple[Any, ...]:
     )
 
 
-def structure_counts(smiles: Sequence[str]) -> tuple[NDArray[np.uint16], ...]:
+def structure_counts(molecules: Molecules) -> Counts:
     """Return five kinds of counts of each molecule, (n, 4096) each.
 
     They are ECFP6 and ECFP4 (Rogers 2010), the second one with chirality, atom pairs (Carhart 1985)
     and torsions (Nilakantan 1987), and FCFP4: ECFP4 in which an atom is a donor, an acceptor,
     aromatic, a halogen, an acid or a base, whatever its element (Rogers 2010).
     """
-    generators = _count_generators()
-    counts = np.empty((len(generators), len(smiles), COUNTS), dtype=np.uint16)
-    with rdBase.BlockLogs():
-        for position, text in enumerate(smiles):
-            mol = Chem.MolFromSmiles(text)
-            for kind, generator in enumerate(generators):
-                counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
-    return tuple(counts)
+    return tuple(_counts(_count_generators(), molecules))
 
 
 def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
@@ -116,8 +118,12 @@ def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
     for row, similarities in zip(a, kernel, strict=True):
         present = np.flatnonzero(row)
         counts = row[present].astype(kind)
-        shared = np.minimum(columns[present], counts[:, None]).sum(0, dtype=np.int64)  # (m,)
-        similarities[:] = shared / np.maximum(counts.sum(dtype=np.int64) + sizes - shared, 1)
+        size = int(counts.sum(dtype=np.int64))
+        # no sum of minima is larger, and sums of few bits are added up faster
+        narrow = next(each for each in _SUMS if size <= np.iinfo(each).max)
+        shared = np.minimum(columns[present], counts[:, None]).sum(0, dtype=narrow)
+        shared = shared.astype(np.int64)  # (m,)
+        similarities[:] = shared / np.maximum(size + sizes - shared, 1)
     return kernel
 
 
@@ -162,7 +168,17 @@ def structure_occurrences(
     return np.array(columns), np.array(sizes), np.array(atoms)
 
 
-def _rows(fingerprint: Any, smiles: Sequence[str]) -> FloatArray:
-    """Return the fingerprint of each molecule as a row."""
+def _counts(generators: Sequence[Any], molecules: Molecules) -> NDArray[np.uint16]:
+    """Return the counts of each generator for each molecule, (generators, n, 4096)."""
+    counts = np.empty((len(generators), len(molecules), COUNTS), dtype=np.uint16)
+    for position, mol in enumerate(_each(molecules)):
+        for kind, generator in enumerate(generators):
+            counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
+    return counts
+
+
+def _each(molecules: Molecules) -> Iterator[Chem.Mol]:
+    """Yield molecules, parsed one by one where they are SMILES."""
     with rdBase.BlockLogs():
-        return np.stack([fingerprint(Chem.MolFromSmiles(s)) for s in smiles]).astype(np.float32)
+        for molecule in molecules:
+            yield Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule

@@ -122,9 +122,21 @@ def _products(
 
 
 def _cut_at(mol: Chem.Mol, bond: Chem.Bond) -> dict[int | None, Chem.Mol]:
-    """Cut a molecule at a bond, and return the parts by the dummy that they have at the cut."""
+    """Cut a molecule at a bond, and return the parts by the label, 1 or 2, of their end at the cut.
+
+    That end is the last atom of its part, a dummy with the map number for joining. The other
+    molecules of a mixture have none.
+    """
     cut = Chem.FragmentOnBonds(mol, [bond.GetIdx()], dummyLabels=[(1, 2)])
-    return {_mark(part): part for part in Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False)}
+    labels: dict[int, int] = {}
+    for number in range(mol.GetNumAtoms(), cut.GetNumAtoms()):
+        dummy = cut.GetAtomWithIdx(number)
+        labels[number] = dummy.GetIsotope()
+        dummy.SetIsotope(0)
+        dummy.SetAtomMapNum(1)
+    atoms: list[tuple[int, ...]] = []
+    parts = Chem.GetMolFrags(cut, asMols=True, sanitizeFrags=False, fragsMolAtomMapping=atoms)
+    return {labels.get(of_part[-1]): part for of_part, part in zip(atoms, parts, strict=True)}
 
 
 def _cuts(text: str, max_substituent: int) -> list[tuple[Chem.Mol, Chem.Mol]]:
@@ -145,8 +157,7 @@ def _cuts(text: str, max_substituent: int) -> list[tuple[Chem.Mol, Chem.Mol]]:
 
 def _end(part: Chem.Mol) -> tuple[str, bool, bool]:
     """Return the element of the atom at the cut, whether it is aromatic, and in a ring."""
-    dummy = next(atom for atom in part.GetAtoms() if atom.GetAtomMapNum() == 1)
-    (atom,) = dummy.GetNeighbors()
+    (atom,) = part.GetAtomWithIdx(part.GetNumAtoms() - 1).GetNeighbors()
     return atom.GetSymbol(), atom.GetIsAromatic(), atom.IsInRing()
 
 
@@ -170,17 +181,6 @@ def _halves(smiles: Sequence[str], min_fragment: int) -> dict[tuple[str, str], l
             halves.setdefault((environment_i, environment_j), []).append(half_of_i)
             halves.setdefault((environment_j, environment_i), []).append(half_of_j)
     return halves
-
-
-def _mark(part: Chem.Mol) -> int | None:
-    """Return which dummy of the cut a part has, and give the dummy the map number for joining."""
-    for atom in part.GetAtoms():
-        if atom.GetAtomicNum() == 0 and atom.GetIsotope() in (1, 2):
-            label = int(atom.GetIsotope())
-            atom.SetIsotope(0)
-            atom.SetAtomMapNum(1)
-            return label
-    return None
 
 
 def _join(first: Chem.Mol, second: Chem.Mol) -> str | None:

@@ -36,12 +36,15 @@ POOL = 32  # batches
 
 
 def encode_all(graphs: Sequence[Data], config: GraphormerConfig) -> list[Data]:
-    """Return copies of the graphs with their structure encoded (see `StructureEncoding`)."""
+    """Return copies of the graphs with their structure encoded (see `StructureEncoding`).
+
+    What the encoding leaves as it is, such as `x` and `y`, is not copied.
+    """
     encode = StructureEncoding.from_config(config)
-    encoded = [encode(graph.clone()) for graph in graphs]
+    encoded = encode.each(graphs)
     for graph in encoded:
         if graph.get("isomers") is not None:
-            graph.isomers = tuple(map(encode, graph.isomers))
+            graph.isomers = tuple(encode.each(graph.isomers))
     return encoded
 
 

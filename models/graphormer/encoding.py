@@ -15,7 +15,7 @@ Floyd-Warshall code keeps.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cache
@@ -105,11 +105,22 @@ class StructureEncoding:
 
     def forward(self, data: AnyGraph) -> AnyGraph:
         """Encode one graph in place."""
-        if data.get("structure") != self.settings and not recall(data, self.settings):
-            self._add_structure(data)
-            remember(data, self.settings, STRUCTURE)
-        self.add_environments([data])
+        self._encode([data])
         return data
+
+    def each(self, graphs: Iterable[AnyGraph]) -> list[AnyGraph]:
+        """Return the encoded graphs, and leave the given ones as they are."""
+        encoded = list(map(copy, graphs))
+        self._encode(encoded)
+        return encoded
+
+    def _encode(self, graphs: Sequence[AnyGraph]) -> None:
+        """Encode graphs in place."""
+        for data in graphs:
+            if data.get("structure") != self.settings and not recall(data, self.settings):
+                self._add_structure(data)
+                remember(data, self.settings, STRUCTURE)
+        self.add_environments(graphs)
 
     def _add_structure(self, data: AnyGraph) -> None:
         """Add degrees and bags to a graph."""

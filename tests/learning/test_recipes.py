@@ -273,6 +273,18 @@ def test_similarity_of_counts_is_rdkits() -> None:
     np.testing.assert_allclose(tanimoto(counts, counts[:5]), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [254, 255, 256, 65_535, 65_536, 90_000])
+def test_similarity_of_many_counts_is_the_ratio_of_sums(size: int) -> None:
+    """Sums are added up in as few bits as hold them, which these sizes need all of."""
+    counts = np.zeros((3, 400), np.uint16)
+    counts[0, :300] = size // 300
+    counts[0, 300] = size % 300
+    counts[1], counts[2, :2] = counts[0], (size // 300, 1)
+    wide = counts.astype(np.int64)
+    least, most = (f(wide[:, None], wide[None]).sum(-1) for f in (np.minimum, np.maximum))
+    np.testing.assert_array_equal(tanimoto(counts, counts), (least / most).astype(np.float32))
+
+
 def test_a_gaussian_process_equals_scikit_learns(few_trees: None) -> None:
     pytest.importorskip("sklearn")
     from sklearn.gaussian_process import GaussianProcessRegressor

@@ -20,13 +20,13 @@ from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests
-from graphxai.learning.teachers.forests import forest_inputs
 from graphxai.learning.teachers.joint_labels import (
     mixed_labels,
     soft_labels,
     stacking_share,
     teacher_shares,
 )
+from graphxai.learning.teachers.linked import LinkedTeacher
 from graphxai.learning.teachers.stacking import MoleculeFeatures
 from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
@@ -57,7 +57,7 @@ def encoded(smiles, config):
 
 
 def test_a_forest_reads_bits_and_descriptors_whatever_the_order_of_atoms():
-    inputs = forest_inputs(MOLECULES)
+    inputs = MoleculeFeatures(MOLECULES).descriptor_forest
     assert set(np.unique(inputs[:, :2048])) == {0, 1}
     weights = [Descriptors.ExactMolWt(Chem.MolFromSmiles(s)) for s in MOLECULES]
     assert any(np.allclose(column, weights, rtol=1e-6) for column in inputs[:, 2048:].T)
@@ -65,8 +65,44 @@ def test_a_forest_reads_bits_and_descriptors_whatever_the_order_of_atoms():
         Chem.MolToSmiles(Chem.MolFromSmiles(s), canonical=False, doRandom=True) for s in MOLECULES
     ]
     # RDKit rounds autocorrelations to three decimals.
-    np.testing.assert_allclose(forest_inputs(shuffled), inputs, rtol=1e-4, atol=1.1e-3)
-    assert np.isfinite(forest_inputs(["[Na+].[Cl-]", "[He]"])).all()
+    np.testing.assert_allclose(
+        MoleculeFeatures(shuffled).descriptor_forest, inputs, rtol=1e-4, atol=1.1e-3
+    )
+    assert np.isfinite(MoleculeFeatures(("[Na+].[Cl-]", "[He]")).descriptor_forest).all()
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_teacher_parses_each_molecule_once(linked, monkeypatch):
+    """Forests and the process read the same parsed molecules, in training and in labelling."""
+    parses, parse = [], Chem.MolFromSmiles
+    monkeypatch.setattr(Chem, "MolFromSmiles", lambda text: parses.append(text) or parse(text))
+    y = np.array([[float(len(text))] for text in MOLECULES])
+    new = ["NCc1ccc(O)cc1", "CCCCC1CCCC1"]
+    if linked:
+        teacher = LinkedTeacher.fit([Task("length", "regression")], MOLECULES, y)
+        assert sorted(parses) == sorted(MOLECULES)
+        parses.clear()
+        teacher.predict(new)
+    else:
+        features = MoleculeFeatures(tuple(new))
+        assert [len(each) for each in (features.forest, features.descriptor_forest)] == [2, 2]
+        assert [len(kind) for kind in features.process] == [2] * 5
+    assert parses == new
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+def test_a_forest_predicts_what_scikit_learn_does_to_the_last_bit(kind):
+    inputs, new = RNG.random((60, 30)), RNG.random((40, 30)).astype(np.float32)
+    y = inputs[:, 0] * 3 if kind == "regression" else np.floor(inputs[:, 0] * 2)
+    classes = {"binary": ("no", "yes"), "multiclass": ("a", "b", "c")}.get(kind, ())
+    forest = forests.Forest.fit(Task("y", kind, classes), inputs, y, trees=50)
+    if kind == "regression":
+        np.testing.assert_array_equal(forest.predict(new), forest.trees.predict(new))
+    else:
+        probabilities = forest.trees.predict_proba(new)
+        expected = np.hstack([probabilities, np.zeros((40, 1))])  # no molecule is of class c
+        predicted = forest.predict(new)
+        np.testing.assert_array_equal(predicted, expected[:, 1] if kind == "binary" else expected)
 
 
 @pytest.mark.parametrize("classes", [1, 3])

@@ -83,3 +83,20 @@ def test_a_graph_too_large_is_refused_at_once_with_the_limit():
     data = Data(x=torch.zeros(nodes, 9), edge_index=torch.zeros(2, 0, dtype=torch.long))
     with pytest.raises(ValueError, match=f"has {nodes:,} nodes, more than the limit of 4,000"):
         StructureEncoding(CARDINALITIES)(data)
+
+
+def test_environments_of_many_graphs_are_read_together_and_nothing_given_is_changed(monkeypatch):
+    """They are those of each graph alone."""
+    calls, rows = [], encoding.environment_rows
+    encode = StructureEncoding(CARDINALITIES, environments=500)
+    graphs = [molecule_to_data(smiles) for smiles in list(MOLECULES.values())[:12]]
+    alone = [encode(graph) for graph in graphs]
+    monkeypatch.setattr(
+        encoding, "environment_rows", lambda *args: calls.append(len(args[0])) or rows(*args)
+    )
+    together = encode.each(graphs)
+    assert calls == [sum(len(graph.x) for graph in graphs)]
+    for graph, single, of_all in zip(graphs, alone, together, strict=True):
+        assert torch.equal(single.environments, of_all.environments)
+        assert torch.equal(single.bag_weights, of_all.bag_weights)
+        assert not {"environments", "structure"} & set(graph.keys())

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rdkit import Chem, rdBase
+from rdkit import rdBase
 from rdkit.Chem import rdMolDescriptors
 from scipy.stats import norm
 
 from graphxai.contract.tasks import Task, TaskKind
-from graphxai.datasets.fingerprints import ecfp4
+from graphxai.datasets.fingerprints import Molecules, parsed
 
 FloatArray = NDArray[np.float64]
 TREES = 500
@@ -35,20 +35,19 @@ _DESCRIPTORS = (
 )
 
 
-def forest_inputs(smiles: Sequence[str]) -> NDArray[np.float32]:
-    """Return ECFP4 bits and 313 RDKit descriptors, (n, 2361).
+def descriptors(molecules: Molecules) -> NDArray[np.float32]:
+    """Return 313 RDKit descriptors (n, 313): properties, areas, counts and autocorrelations.
 
-    Undefined values are 0. The descriptors are properties, surface areas, counts and
-    autocorrelations.
+    Undefined values are 0.
     """
     with rdBase.BlockLogs():
         rows = [
             [value for function in _DESCRIPTORS for value in function(mol)]
-            for mol in map(Chem.MolFromSmiles, smiles)
+            for mol in parsed(molecules)
         ]
     limit = float(np.finfo(np.float32).max)
     values = np.clip(np.nan_to_num(np.array(rows, dtype=np.float64)), -limit, limit)
-    return np.concatenate([ecfp4(smiles), values.astype(np.float32)], axis=1)
+    return values.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +106,15 @@ class Forest:
 
     def predict(self, inputs: NDArray[Any]) -> FloatArray:
         """Predict probabilities of the second class (m,) or all classes (m, C), or values (m,)."""
+        # scikit-learn's sum to the last bit; its checks for every tree take as long as the trees
+        rows = np.ascontiguousarray(inputs, dtype=np.float32)
+        trees = self.trees.estimators_
+        probabilities = np.zeros((len(rows), trees[0].tree_.max_n_classes))
+        for tree in trees:
+            probabilities += tree.tree_.predict(rows)
+        probabilities /= len(trees)
         if self.task.kind == "regression":
-            return self.trees.predict(inputs)
-        probabilities = self.trees.predict_proba(inputs)
+            return probabilities[:, 0]
         if self.task.kind == "binary":
             return _second_class(self.trees, probabilities)
         of_all_classes = np.zeros((len(inputs), len(self.task.classes)))

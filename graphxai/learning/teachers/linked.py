@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import atom_pair_counts, ecfp4, ecfp6_counts
+from graphxai.datasets.fingerprints import (
+    Molecules,
+    atom_pair_counts,
+    ecfp4,
+    ecfp6_counts,
+    parsed,
+)
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.teachers.gaussian_process import Counts, Process, carriers_of, similarity
 from graphxai.runtime.progress import progress_bar
 
 FloatArray = NDArray[np.float64]
-CHUNK = 1_000  # molecules whose fingerprints are computed at a time
 PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds among BACE's training molecules
 
 
@@ -48,12 +54,9 @@ class Link:
         return consistent
 
 
-def counts_of(smiles: Sequence[str]) -> Counts:
+def counts_of(molecules: Molecules) -> Counts:
     """Return counts (n, 4096) of ECFP6 and of atom pairs (Carhart 1985), both without stereo."""
-    parts = [smiles[first : first + CHUNK] for first in range(0, len(smiles), CHUNK)]
-    environments = [ecfp6_counts(part, stereo=False).astype(np.uint16) for part in parts]
-    pairs = [atom_pair_counts(part).astype(np.uint16) for part in parts]
-    return np.concatenate(environments), np.concatenate(pairs)
+    return ecfp6_counts(molecules, stereo=False), atom_pair_counts(molecules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +110,8 @@ class LinkedTeacher:
         forests: list[list[Forest]] = []
         out_of_bag = np.full(labels.shape, np.nan)
         with progress_bar("fitting", 2 * len(fitted_tasks) + 1, show=show) as advance:
-            inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+            molecules = parsed(smiles)
+            inputs: list[NDArray[Any]] = [ecfp4(molecules), ecfp6_counts(molecules)]
             for k, task in enumerate(fitted_tasks):
                 rows, values = ~np.isnan(labels[:, k]), labels[:, k].astype(np.float32)
                 forests.append([])
@@ -116,27 +120,28 @@ class LinkedTeacher:
                     forests[-1].append(each)
                     advance(1)
                 out_of_bag[rows, k] = np.mean([each.out_of_bag for each in forests[-1]], axis=0)
-            counts, carriers = counts_of(smiles), carriers_of(len(smiles))
+            counts, carriers = counts_of(molecules), carriers_of(len(smiles))
             carried = tuple(kind[carriers] for kind in counts)
             process = Process.fit(similarity(counts, carried), carriers, labels)
         return cls(tasks, links, forests, out_of_bag, process, carried)
 
     def predict(self, smiles: Sequence[str]) -> FloatArray:
         """Predict probabilities (binary) and values (regression), (n, tasks)."""
-        return self._weighted(self.by_process(smiles), self.by_forests(smiles))
+        molecules = parsed(smiles)
+        return self._weighted(self.by_process(molecules), self.by_forests(molecules))
 
-    def by_forests(self, smiles: Sequence[str]) -> FloatArray:
+    def by_forests(self, molecules: Molecules) -> FloatArray:
         """Return the mean predictions of the forests, (n, tasks + links)."""
-        inputs = [ecfp4(smiles), ecfp6_counts(smiles)]
+        inputs: list[NDArray[Any]] = [ecfp4(molecules), ecfp6_counts(molecules)]
         columns = [
             np.mean([f.predict(x) for f, x in zip(forests, inputs, strict=True)], axis=0)
             for forests in self.forests
         ]
         return np.stack(columns, axis=1).astype(np.float32).astype(np.float64)
 
-    def by_process(self, smiles: Sequence[str]) -> FloatArray:
+    def by_process(self, molecules: Molecules) -> FloatArray:
         """Return the predictions of the process, (n, tasks + links)."""
-        return self.process.predict(similarity(counts_of(smiles), self.counts))
+        return self.process.predict(similarity(counts_of(molecules), self.counts))
 
     def left_out(self) -> FloatArray:
         """Predict each training molecule without having seen it, (n, tasks), NaN without a label.

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4, structure_counts
+from graphxai.datasets.fingerprints import ecfp4, parsed, structure_counts
 from graphxai.learning.conformal import Unseen
-from graphxai.learning.teachers.forests import Forest, forest_inputs
+from graphxai.learning.teachers.forests import Forest, descriptors
 from graphxai.learning.teachers.gaussian_process import Process, process_readings, similarity
 from graphxai.runtime.progress import Progress
 
@@ -35,19 +35,24 @@ class MoleculeFeatures:
     smiles: tuple[str, ...]
 
     @cached_property
+    def molecules(self) -> list[Any]:
+        """The parsed molecules."""
+        return parsed(self.smiles)
+
+    @cached_property
     def forest(self) -> NDArray[np.float32]:
         """ECFP4 fingerprints, (n, 2048)."""
-        return ecfp4(self.smiles)
+        return ecfp4(self.molecules)
 
     @cached_property
     def descriptor_forest(self) -> NDArray[np.float32]:
         """ECFP4 fingerprints beside descriptors, (n, 2361)."""
-        return forest_inputs(self.smiles)
+        return np.concatenate([self.forest, descriptors(self.molecules)], axis=1)
 
     @cached_property
     def process(self) -> tuple[NDArray[np.uint16], ...]:
         """Five kinds of counts, (n, 4096) each, see `structure_counts`."""
-        return structure_counts(self.smiles)
+        return structure_counts(self.molecules)
 
 
 @dataclass(frozen=True, eq=False)
