@@ -143,9 +143,10 @@ class Explainer(ABC):
             try:
                 attributions = self._each(model, parts, wanted, further)
             except OneGraphAtATime as error:  # of this batch, or of one that the method made of it
-                if len(batch) == 1:
+                if len(batch) == 1 and error.why:
                     raise
-                error.model.warn_of_single_passes(error.why, len(batch))
+                if error.why:
+                    error.model.warn_of_single_passes(error.why, len(batch))
                 graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
                 attributions = self._each(model, graphs, wanted, further)
             except (RuntimeError, TypeError) as error:
