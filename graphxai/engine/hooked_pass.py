@@ -136,7 +136,10 @@ def _added_constants(
         names = [name for name in request.others if name in named]
         if kind == "log_softmax":
             constant = saved(node, "result") - saved(node, "self")
-            added.inputs.append((CONSTANTS, constant, edge, OUTPUTS))
+            of_node = None if by_row else request.graphs_of("x")
+            of_nodes = of_node is not None and len(of_node) == len(constant)
+            rows_of = OUTPUTS if by_row else "x" if of_nodes else None
+            added.inputs.append((CONSTANTS, constant, edge, rows_of))
         elif kind == "at_zero":
             x = saved(node, "self")
             constant = bound_operation(node)(x.new_zeros(())).expand_as(x)

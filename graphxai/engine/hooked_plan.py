@@ -51,7 +51,8 @@ class Addition(NamedTuple):
         parameter: the place of the parameter's node, or None if there is none.
         node: the place of the node that the constant is the result of, or belongs to.
         lookups: the places of the nodes that look up parameters by codes, for this constant.
-        by_row: whether each row was computed from one row that was looked up.
+        by_row: whether each row was computed from one row that was looked up, or of a "log_softmax"
+            whether its rows are the outputs; the outputs may also be chosen among the nodes' rows.
     """
 
     kind: str
@@ -205,6 +206,8 @@ def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
 
 KEPT = 8  # plans of a model
 _TIES, _SHIFTS, _SLICES = kinds.that("ties"), kinds.that("shifts"), kinds.that("slices")
+_OF_ALL = kinds.VIEWS | _SLICES
+_OF_SOME = _OF_ALL | kinds.that("indexes")
 _MOVES = kinds.SAME - kinds.LOOKUPS
 _BY_ROW = kinds.ENTRYWISE | kinds.that("by_row")  # each row of the first axis alone
 
@@ -320,9 +323,11 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
             yield _addition_of_batch_norm(trace, op)
             continue
         if op.name in kinds.LOGARITHMS and built_in_rule(plan, op) is not None:
-            if trace.origin(trace.output.value, kinds.VIEWS | _SLICES) != op.out:
+            ends = (trace.origin(trace.output.value, through) for through in (_OF_ALL, _OF_SOME))
+            of_all, of_some = (end == op.out for end in ends)
+            if not of_some:
                 raise Opaque("log-probabilities that are not the output", op.name)
-            yield Addition("log_softmax", node=trace.places[op.number])
+            yield Addition("log_softmax", node=trace.places[op.number], by_row=of_all)
         if op.name in kinds.ABOVE_ZERO and built_in_rule(plan, op) and not custom_rule(plan, op):
             yield Addition("at_zero", node=trace.places[op.number])
         terms = [ref for ref in op.reads if ref.slot != CONSTANT]

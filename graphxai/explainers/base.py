@@ -143,9 +143,10 @@ class Explainer(ABC):
             try:
                 attributions = self._each(model, parts, wanted, further)
             except OneGraphAtATime as error:  # of this batch, or of one that the method made of it
-                if len(batch) == 1:
+                if len(batch) == 1 and error.why:
                     raise
-                error.model.warn_of_single_passes(error.why, len(batch))
+                if error.why:
+                    error.model.warn_of_single_passes(error.why, len(batch))
                 graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
                 attributions = self._each(model, graphs, wanted, further)
             except (RuntimeError, TypeError) as error:
@@ -153,8 +154,8 @@ class Explainer(ABC):
                 raise
             joined = attributions[0]
             if len(attributions) > 1:
-                mask = batch.mask.expand(len(attributions), -1)
-                joined = _side_by_side(attributions, mask)
+                rows = sum(len(attribution.labels) for attribution in attributions)
+                joined = _side_by_side(attributions, batch.mask.expand(rows, -1))
             if hasattr(model, "module"):  # a wrapped model, whose code may be anything
                 outputs = checked_outputs(model, batch, joined.outputs, self.name)
                 joined = replace(joined, outputs=outputs)
@@ -232,7 +233,7 @@ class Explainer(ABC):
 
 
 def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
-    """Combine attributions of single graphs into one for their batch, with mask (B, N)."""
+    """Combine attributions of parts of a batch into one for the batch, with mask (B, N)."""
     first, nodes = attributions[0], mask.shape[1]
 
     def joined(name: str) -> Tensor | None:
@@ -256,12 +257,11 @@ def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
     fields |= {name: by_name(name) for name in ("structure", "remainders", "others")}
     if first.inputs is not None:
         fields["inputs"] = {
-            n: [attribution.inputs[n][0] for attribution in attributions if attribution.inputs]
+            n: [x for attribution in attributions for x in (attribution.inputs or {}).get(n, ())]
             for n in first.inputs
         }
-    return Attribution(
-        mask=mask, labels=tuple(attribution.labels[0] for attribution in attributions), **fields
-    )
+    labels = tuple(label for attribution in attributions for label in attribution.labels)
+    return Attribution(mask=mask, labels=labels, **fields)
 
 
 def decided_by(model: Any, batch: GraphBatch, wanted: Target) -> tuple[Tensor, DecidedTarget]:

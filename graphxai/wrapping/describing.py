@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.contract.model import wanted_empty_outputs
-from graphxai.engine.request import PassBesideEmpty, PassRequest
+from graphxai.engine.request import STRUCTURE, PassBesideEmpty, PassRequest
 
 from .batches import WrappedBatch, is_real
 from .chosen import PAIR
@@ -100,7 +100,7 @@ def pass_beside_empty(
         shown (B, N): False at the tokens to hide.
     """
     outputs_wanted = None if model.settings.zeroes_nodes else wanted_empty_outputs()
-    if outputs_wanted is None or batch.graphs is None or batch.leaves or model.settings.embedding:
+    if outputs_wanted is None or batch.graphs is None or batch.leaves:
         return None
     if any(name in batch.graphs for name in (EXPLAINED_NODE, PAIR, SCHEMA)):
         return None
@@ -120,7 +120,9 @@ def pass_beside_empty(
         return None
     assert wide.graphs is not None
     others = {name: wide.graphs[name] for name in request.others}
-    if any(is_real(x) and len(x) != len(request.others[name]) for name, x in others.items()):
+    read = model.attributes_read()
+    inputs = {n: x for n, x in others.items() if is_real(x) or read is None or n in read}
+    if any(len(inputs[name]) != len(request.others[name]) for name in inputs.keys() - STRUCTURE):
         return None  # the rows of such an attribute belong to graphs
     run = model.rows_to_outputs(wide, wide.mask)
     passed: list[Tensor] = []

@@ -7,7 +7,7 @@ nodes in another order, and with other features, show which rows change: those o
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from graphxai.contract.model import evaluating
 from graphxai.engine.fused import uncompiled
 from graphxai.engine.recording import is_recording
 from graphxai.engine.request import OneGraphAtATime
+from graphxai.wrapping.eval_replica import restoring_attributes
 
 from .batches import WrappedBatch
 from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
@@ -48,10 +49,14 @@ class ReplacedRows:
 
     def __call__(self, name: str, args: tuple[Any, ...], output: Any) -> Any:
         """Replace the output of the embedding of this name, if it holds the nodes."""
-        if (places := self._model.lookups.places(name, output, self._batch)) is None:
+        lookups = self._model.lookups
+        if (places := lookups.places(name, output, self._batch)) is None:
             if isinstance(output, Tensor):
                 self._as_they_are.setdefault(name, []).append(output)
             return output
+        if self._served == self._rows.shape[-1] and (lookups.calls or not lookups.may_stop):
+            lookups.calls, lookups.may_stop = 0, False  # the rows were read from too few calls
+            raise OneGraphAtATime(self._model, self._batch, "")
         start, self._served = self._served, self._served + width_of(output, places, self._batch)
         whole = start == 0 and self._served == self._rows.shape[-1]
         of_this = self._rows if whole else self._rows[..., start : self._served]
@@ -99,18 +104,16 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
     """
     if model.settings.embedding == (LOOK_UPS,):
         return _rows_by_operation(model, batch)
-    calls: list[tuple[str, Any]] = []
-
-    def keep(name: str, args: tuple[Any, ...], output: Any) -> None:
-        calls.append((name, output))
-
-    with model.settings.hooking_embedding(model.running, keep):
-        model.call_module(None, batch, batch.mask)
+    calls = _calls_of_embeddings(model, batch)
     if any(is_unclear(output, batch) and n not in model.lookups.dense for n, output in calls):
         _find_forms(model, batch)
     align_padded(model, batch, calls)
     counts = Counter(name for name, _ in calls)
     rows, without_nodes = [], set(counts)
+    hold_nodes = {n for n, output in calls if model.lookups.places(n, output, batch) is not None}
+    if model.lookups.calls and hold_nodes != without_nodes:  # there may be further calls
+        model.lookups.calls = 0
+        return embedded_rows(model, batch)
     for name, output in calls:
         if (places := model.lookups.places(name, output, batch)) is not None:
             rows.append(places.rows_in(output, batch))
@@ -128,7 +131,38 @@ def embedded_rows(model: Wrapped, batch: WrappedBatch) -> Tensor:
             )
     if not rows:
         raise ValueError("no look-up of nodes was called in a pass.")
+    model.lookups.calls = len(calls) if model.lookups.may_stop else 0
     return joined(rows)
+
+
+class _AllSeen(BaseException):
+    """Ends a pass of which nothing more is needed. No model means to catch it."""
+
+
+def _calls_of_embeddings(model: Wrapped, batch: WrappedBatch) -> list[tuple[str, Any]]:
+    """Return the names and outputs of the embeddings in a pass.
+
+    The pass ends after as many calls as the last whole pass had.
+    """
+    calls: list[tuple[str, Any]] = []
+
+    def keep(name: str, args: tuple[Any, ...], output: Any) -> None:
+        calls.append((name, output))
+        if len(calls) == model.lookups.calls:
+            raise _AllSeen
+
+    try:
+        with model.settings.hooking_embedding(model.running, keep), _unchanged(model):
+            model.call_module(None, batch, batch.mask)
+    except (_AllSeen, Exception):  # a model with threads raises another error in its place
+        if not 0 < model.lookups.calls <= len(calls):
+            raise
+    return calls
+
+
+def _unchanged(model: Wrapped) -> AbstractContextManager[None]:
+    """Undo what a pass that ends early has assigned to the model."""
+    return restoring_attributes(model.running) if model.lookups.calls else nullcontext()
 
 
 def _rows_by_operation(model: Wrapped, batch: WrappedBatch) -> Tensor:

@@ -142,6 +142,8 @@ class LookupForms:
         columns: where the look-ups by codes stand in the rows of nodes.
         chosen: the look-up tables that were chosen because nobody named any.
         in_parts: whether a table looked up the nodes of several graphs in parts.
+        calls: how often the embeddings were called in the last pass that read them, or 0.
+        may_stop: whether no pass has called them oftener than the one before.
     """
 
     dense: dict[str, bool] = field(default_factory=dict)
@@ -149,6 +151,8 @@ class LookupForms:
     columns: dict[tuple[str, int, int], range] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
     in_parts: bool = False
+    calls: int = 0
+    may_stop: bool = True
 
     def __deepcopy__(self, _: Any) -> "LookupForms":
         return self

@@ -98,12 +98,14 @@ class ModelChecks:
             "" if self.mixing is None else f"mixes the graphs of a batch in {self.mixing or name}"
         )
 
-    def warn_of_single_passes(self, name: str, why: str, graphs: int, together: int) -> None:
-        """Warn, once for each reason, what it costs that graphs take a pass each."""
-        if graphs <= together or why == AS_ASKED or why in self._warned:
+    def warn_of_single_passes(
+        self, name: str, why: str, graphs: int, together: int, passes: int
+    ) -> None:
+        """Warn, once for each reason, what it costs that graphs take so many passes."""
+        if passes <= together or why == AS_ASKED or why in self._warned:
             return
         self._warned.add(why)
-        cost = f"{graphs} passes instead of {'one' if together == 1 else together}"
+        cost = f"{passes} passes instead of {'one' if together == 1 else together}"
         warn(f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}", stacklevel=5)
 
     def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:

@@ -2,12 +2,13 @@
 
 Then its output for a graph changes beside a larger graph, although no graph reads another. A pass
 of two graphs of different size, and one of the smaller graph alone, show this. Such a model gets
-one graph at a time.
+graphs of one size at a time, or one graph if a pass of a graph and its copy shows a change, too.
 """
 
 import math
 from collections.abc import Iterator
 from copy import copy
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from graphxai.wrapping.eval_replica import copied, restoring_attributes
 
+from .batches import WrappedBatch
+from .heterogeneous import SCHEMA
 from .model_checks import nearly_equal, without_traces
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
@@ -30,6 +33,7 @@ class PaddingCheck:
     def __init__(self) -> None:
         self._largest_ratio = 0.0  # the largest ratio of sizes of two graphs in a check so far
         self._counts = False
+        self.changes_beside_equal = False  # beside a graph of the same size, which adds no padding
 
     def __deepcopy__(self, _: Any) -> "PaddingCheck":
         return self
@@ -45,8 +49,29 @@ class PaddingCheck:
         graphs = sorted(batch.examples(), key=lambda graph: int(graph.num_nodes))
         check = without_traces(_check_padding, model, graphs[0], graphs[-1])
         ratio, self._counts = check or (0.0, False)
+        if self._counts:
+            alike = without_traces(_changes_beside, model, graphs[0], graphs[0], True)
+            self.changes_beside_equal = alike is not False
         self._largest_ratio = max(before, ratio)
         return self._counts
+
+    def shares_by_size(self, batch: WrappedBatch, keep: Tensor | None = None) -> bool:
+        """Return whether graphs of one size share a pass of a model that counts padding.
+
+        Given which nodes to keep (K * B, N), return whether all these subgraphs share one.
+        """
+        if self.changes_beside_equal or batch.graphs is None or SCHEMA in batch.graphs:
+            return False
+        if keep is None:
+            return True
+        sizes = (batch.mask.repeat(len(keep) // len(batch), 1) & keep).sum(-1)
+        return bool(sizes.all()) and len(sizes.unique()) == 1
+
+
+def runs_of_one_size(batch: WrappedBatch) -> list[list[int]]:
+    """Return the rows of a batch in groups of neighbours that have the same number of nodes."""
+    sizes = batch.num_nodes.tolist()
+    return [list(rows) for _, rows in groupby(range(len(batch)), sizes.__getitem__)]
 
 
 def _check_padding(model: Wrapped, smallest: Any, largest: Any) -> tuple[float, bool]:

@@ -35,6 +35,7 @@ from .model_checks import ModelChecks
 from .module_view import ModuleView
 from .one_at_a_time import (
     ATTENTION_IN_PARTS,
+    COUNTS_PADDING,
     one_by_one,
     outputs_without_any_nodes,
     tokens_one_by_one,
@@ -43,7 +44,7 @@ from .one_at_a_time import (
     why_alone,
     why_single_passes,
 )
-from .padding_check import PaddingCheck
+from .padding_check import PaddingCheck, runs_of_one_size
 from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 
@@ -113,9 +114,13 @@ class WrappedModel(ShownModel, ModuleView):
         """Say of the model why an input cannot share a batch with others; "" if it can."""
         return why_alone(self, data)
 
-    def warn_of_single_passes(self, why: str, graphs: int, together: int = 1) -> None:
-        """Warn, once for each reason, that graphs take a pass each, instead of some `together`."""
-        self.checks.warn_of_single_passes(type(self.module).__name__, why, graphs, together)
+    def warn_of_single_passes(
+        self, why: str, graphs: int, together: int = 1, passes: int | None = None
+    ) -> None:
+        """Warn, once for each reason, that graphs take several passes, instead of `together`."""
+        passes = graphs if passes is None else passes
+        name = type(self.module).__name__
+        self.checks.warn_of_single_passes(name, why, graphs, together, passes)
 
     def batch_group(self, data: Data) -> Any:
         """Return what the inputs of one batch must have in common: the attributes that are read.
@@ -136,12 +141,15 @@ class WrappedModel(ShownModel, ModuleView):
     def passes(self, batch: WrappedBatch) -> list[WrappedBatch]:
         """Return the batch, or a batch for each of its inputs if they cannot share a pass.
 
-        The first batch of several inputs shows whether the model mixes graphs (`model_checks`).
+        Neighbours of the same size share one if the model counts padding. The first batch of
+        several inputs shows whether the model mixes graphs (`model_checks`).
         """
         if len(batch) == 1 or not (why := self.why_single_passes(batch)):
             return [batch]
-        self.warn_of_single_passes(why, len(batch))
-        return [batch.of_rows(row) for row in range(len(batch))]
+        by_size = why == COUNTS_PADDING and self.padding.shares_by_size(batch)
+        groups = runs_of_one_size(batch) if by_size else [[row] for row in range(len(batch))]
+        self.warn_of_single_passes(why, len(batch), passes=len(groups))
+        return [batch.of_rows(*rows) for rows in groups]
 
     def shares_passes(self, batch: WrappedBatch) -> bool:
         """Return whether several inputs like those of a batch can go through the model together."""
@@ -277,7 +285,12 @@ class WrappedModel(ShownModel, ModuleView):
         if rest or not times:
             raise ValueError(f"{len(tokens)} rows of tokens do not fit a batch of {len(batch)}.")
         several = len(tokens) > 1 or (keep is not None and batch.graphs is not None)
-        if several and (why := self.why_single_passes(batch)):
+        why = self.why_single_passes(batch) if several else ""
+        if why == COUNTS_PADDING and self.padding.shares_by_size(
+            batch, batch.mask.repeat(times, 1) if keep is None else keep
+        ):
+            why = ""
+        if why:
             recorded = current_tape() is not None or current_relevance() is not None
             if recorded and len(batch) > 1:
                 raise OneGraphAtATime(self, batch, why)

@@ -98,3 +98,29 @@ def test_models_that_count_on_nodes_are_explained_as_by_a_recording(module, meth
         assert one.ledger.to_dict() == pytest.approx(other.ledger.to_dict(), rel=1e-4, abs=1e-5)
         assert one.output == pytest.approx(output, rel=1e-4)
     assert model.tier == "hooks"
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_a_code_of_each_graph_has_its_line(codes):
+    class WithKind(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = nn.Embedding(9, 4) if codes else nn.Linear(3, 4)
+            self.kinds, self.head = nn.Embedding(3, 4), nn.Linear(4, 1)
+
+        def forward(self, x, kind, batch):
+            pooled = global_add_pool(self.first(x).relu(), batch)
+            return self.head((pooled + self.kinds(kind)).relu())
+
+    graphs = [Data(x=torch.arange(size)) if codes else graphs_of((size,))[0] for size in (5, 3, 4)]
+    for k, data in enumerate(graphs):
+        data.kind = torch.tensor([k])
+    together = gx.explain(gx.wrap(WithKind().eval(), kind="regression"), graphs)
+    for data, explanation in zip(graphs, together, strict=True):
+        model = gx.wrap(WithKind().eval(), kind="regression")
+        for _ in range(2):
+            alone = gx.explain(model, data)
+            assert alone.ledger.to_dict() == pytest.approx(explanation.ledger.to_dict(), abs=1e-5)
+        assert model.tier == "hooks"
+        assert alone.ledger.others.keys() == {"kind"}

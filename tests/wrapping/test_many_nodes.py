@@ -12,6 +12,7 @@ from torch_geometric.nn import GATConv, GCNConv, TransformerConv
 import graphxai as gx
 from graphxai.contract.batching import is_large
 from graphxai.contract.inputs import Input
+from graphxai.engine.request import recorded_only
 from graphxai.runtime import progress
 
 LARGE, SMALL = 130, 7
@@ -240,3 +241,27 @@ def test_a_pass_without_a_node_has_no_other_graph_beside_it():
     gx.explain(model, graph, "occlusion", nodes=range(5))
     assert max(module.sizes[1:]) <= 5 * LARGE
     assert sum(module.sizes) <= 7 * LARGE + 8
+
+
+def test_nodes_of_a_model_that_ends_in_log_probabilities_need_no_recording():
+    class Ends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = GATConv(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x, edge_index):
+            return self.second(self.first(x, edge_index).relu()).log_softmax(-1)
+
+    graphs = [graph_of(6), graph_of(7)]
+    options = {"kind": "multiclass", "classes": 3}
+    model = gx.wrap(Ends().eval(), **options)
+    nodes = {"node": [1, 4]}
+    for data in graphs:
+        hooked = gx.explain(model, data, target=1, **nodes)
+        assert model.tier == "hooks"
+        with recorded_only():
+            recorded = gx.explain(gx.wrap(model.module, **options), data, target=1, **nodes)
+        for first, second in zip(hooked, recorded, strict=True):
+            assert first.relevance == pytest.approx(second.relevance, abs=1e-5)
+            assert first.ledger.to_dict() == pytest.approx(second.ledger.to_dict(), abs=1e-5)

@@ -175,6 +175,28 @@ def test_a_long_list_says_how_many_passes_there_would_be():
         gx.predict(wrapped(started(WithoutBatch())), graphs)
 
 
+class DividesByRows(CountsPadding):
+    """Divides by the number of rows of the batch, which a graph of the same size changes, too."""
+
+    def forward(self, x, edge_index, batch):
+        return super().forward(x, edge_index, batch) / len(x)
+
+
+@pytest.mark.parametrize(("kind", "passes"), [(CountsPadding, 3), (DividesByRows, 7)])
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "occlusion", "rollout"])
+def test_graphs_of_one_size_share_a_pass_of_a_model_that_counts_padding(kind, passes, method):
+    graphs = [graph(n) for n in (5, 8, 5, 3, 8, 5, 3)]
+    for k, each in enumerate(graphs):
+        each.x = each.x + k
+    module = started(kind())
+    with pytest.warns(UserWarning, match=f"so 7 graphs take {passes} passes instead of one"):
+        together = gx.explain(wrapped(module), graphs, method)
+    for explanation, alone in zip(together, graphs, strict=True):
+        by_itself = gx.explain(wrapped(module), alone, method)
+        assert explanation.relevance == pytest.approx(by_itself.relevance, rel=1e-4, abs=1e-5)
+        assert explanation.output == pytest.approx(by_itself.output, rel=1e-5)
+
+
 def test_graphs_that_share_a_pass_or_were_to_go_alone_are_not_warned_of():
     alone = {"forward": lambda model, g: model(g.x, g.edge_index, g.x.new_zeros(len(g.x)).long())}
     for options in ({}, {"one_at_a_time": True, **alone}):

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
@@ -174,3 +175,38 @@ def test_rows_that_cannot_be_told_apart_are_refused():
     model = gx.wrap(Mixed().eval(), kind="regression", embedding="mixed")
     with pytest.raises(ValueError, match="1 rows more than the graphs have nodes, and which"):
         gx.explain(model, graph(4))
+
+
+class LooksUpAgain(nn.Module):
+    """Looks codes up, and ones above three in the same table again."""
+
+    def __init__(self, again):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.deep, self.again, self.ran = nn.Embedding(9, 4), nn.Linear(4, 1), again, 0
+
+    def forward(self, x, batch):
+        h = self.table(x)
+        if self.again and int(x.max()) > 3:
+            h = h + self.table(x).relu()
+        self.ran += 1
+        return self.deep(global_add_pool(h.relu(), batch))
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "occlusion"])
+def test_a_table_that_is_looked_up_oftener_by_another_graph_is_read_anew(method):
+    few, many = (Data(x=torch.tensor(codes)) for codes in ([0, 2, 3], [1, 5, 4]))
+    model = gx.wrap(LooksUpAgain(again=True).eval(), kind="regression")
+    for data in (few, many, few):
+        expected = gx.explain(gx.wrap(model.module, kind="regression"), data, method)
+        assert gx.explain(model, data, method).relevance == pytest.approx(expected.relevance)
+
+
+def test_the_rows_of_an_embedding_are_read_without_the_rest_of_the_pass():
+    model = gx.wrap(LooksUpAgain(again=False).eval(), kind="regression")
+    data = Data(x=torch.tensor([0, 2, 3]))
+    for _ in range(2):
+        gx.explain(model, data)
+    model.module.ran = 0
+    gx.explain(model, data)
+    assert model.module.ran == 1
