@@ -40,16 +40,24 @@ def ecfp4_bits(mol: Chem.Mol) -> ExplicitBitVect:
     return _ecfp4().GetFingerprint(mol)
 
 
+def packed_bits(fingerprints: Sequence[ExplicitBitVect]) -> NDArray[np.uint8]:
+    """Return fingerprints of n molecules with eight bits a byte, (n, 256), the first bit lowest."""
+    packed = b"".join(map(DataStructs.BitVectToBinaryText, fingerprints))
+    return np.frombuffer(packed, np.uint8).reshape(-1, BITS // 8)
+
+
 class BitTable:
     """The ECFP4 of n molecules, with which many others are compared.
 
     It adds up the rows of the bits that a molecule has, in a third of the time that RDKit takes.
+
+    Args:
+        packed: the fingerprints, see `packed_bits`.
     """
 
-    def __init__(self, fingerprints: Sequence[ExplicitBitVect]) -> None:
-        packed = b"".join(map(DataStructs.BitVectToBinaryText, fingerprints))
-        bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
-        self._has_bit = np.ascontiguousarray(bits.reshape(-1, BITS).T)  # (bits, n)
+    def __init__(self, packed: NDArray[np.uint8]) -> None:
+        bits = np.unpackbits(packed, axis=1, bitorder="little")
+        self._has_bit = np.ascontiguousarray(bits.T)  # (bits, n)
         self._num_bits = self._has_bit.sum(0, dtype=np.int64)  # (n,)
 
     def similarities(self, bits: ExplicitBitVect) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 from rdkit.SimDivFilters import LeaderPicker
 
-from .fingerprints import BitTable, ecfp4_bits
+from .fingerprints import BitTable, ecfp4_bits, packed_bits
 
 Item = TypeVar("Item")
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -135,7 +135,7 @@ def cluster_split(smiles: Sequence[str], fractions: Sequence[float] = FRACTIONS)
     """
     bits = [ecfp4_bits(Chem.MolFromSmiles(text)) for text in smiles]
     starts = LeaderPicker().LazyBitVectorPick(bits, len(bits), 1 - NEAR)
-    at_starts = BitTable([bits[start] for start in starts])
+    at_starts = BitTable(packed_bits([bits[start] for start in starts]))
     groups: dict[int, list[int]] = {}
     for position, bits_of_molecule in enumerate(bits):
         nearest = int(at_starts.similarities(bits_of_molecule).argmax())

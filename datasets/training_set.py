@@ -21,6 +21,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from .kept_bits import CompoundBits, keep_at, kept_at, place_for
+
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
     from rdkit.DataStructs import ExplicitBitVect
@@ -118,25 +120,34 @@ class TrainingSet:
         return f"<table>{rows}</table><p>training compounds, the first:</p><ul>{first}</ul>"
 
     @cached_property
-    def _compounds(self) -> dict[str, tuple[ExplicitBitVect, frozenset[str]]]:
-        """The bits and elements of the readable compounds, by SMILES as given."""
-        read = ((smiles, _compound(smiles)) for smiles in self.given)
-        return {smiles: compound for smiles, compound in read if compound is not None}
+    def _compounds(self) -> CompoundBits:
+        """The bits and elements of the readable compounds, kept from an earlier process or new."""
+        import rdkit
+
+        from .fingerprints import packed_bits
+
+        path = place_for(self.given, rdkit.__version__)
+        if path is not None and (kept := kept_at(path)) is not None:
+            return kept
+        read = [(k, each) for k, each in enumerate(map(_compound, self.given)) if each is not None]
+        bits = CompoundBits(
+            np.array([k for k, _ in read], np.int64),
+            packed_bits([bits for _, (bits, _) in read]),
+            frozenset().union(*(elements for _, (_, elements) in read)),
+        )
+        if path is not None and read:
+            keep_at(path, bits)
+        return bits
 
     @cached_property
     def written(self) -> tuple[str, ...]:
         """The SMILES of the readable compounds, as given."""
-        return tuple(self._compounds)
+        return tuple(self.given[k] for k in self._compounds.readable.tolist())
 
-    @cached_property
-    def fingerprints(self) -> tuple[ExplicitBitVect, ...]:
-        """The ECFP4 fingerprints of the readable compounds."""
-        return tuple(bits for bits, _ in self._compounds.values())
-
-    @cached_property
+    @property
     def elements(self) -> frozenset[str]:
         """All elements of the compounds."""
-        return frozenset().union(*(elements for _, elements in self._compounds.values()))
+        return self._compounds.elements
 
     def nearness(self, mol: Mol, *, unchanging: bool = False) -> Nearness:
         """Return how near a molecule is to the set.
@@ -187,7 +198,7 @@ class TrainingSet:
     def _bits(self) -> BitTable:
         from .fingerprints import BitTable
 
-        return BitTable(self.fingerprints)
+        return BitTable(self._compounds.packed)
 
     @cached_property
     def smiles(self) -> tuple[str, ...]:

@@ -4,9 +4,11 @@ import gc
 import logging
 import sys
 import warnings
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from traceback import format_exception
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,15 +17,6 @@ from typer.main import get_command
 from graphxai.runtime.version import VERSION
 
 from .answers import INVOCATION, SCHEMA_FILE, print_document, with_shared_options, without_dashes
-from .audit import audit
-from .benchmark import benchmark
-from .counterfactuals import counterfactuals
-from .explain import explain
-from .fit import adapt, fit_explainer, fit_masked_atoms
-from .fragments import changes, fragments
-from .pages import app as open_app
-from .pages import report
-from .predict import predict
 from .stopping import (
     INTERRUPTED,
     STOPPED,
@@ -33,7 +26,9 @@ from .stopping import (
     leave_at_once,
 )
 from .terminal import escape_what_cannot_be_shown, going_on_unheard, printable, silence, tell
-from .train import train
+
+if TYPE_CHECKING:
+    app: typer.Typer
 
 _FORMAT = warnings.formatwarning
 
@@ -63,17 +58,6 @@ class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
     """A group of commands whose help shows flags without a type."""
 
 
-app = typer.Typer(
-    name="graphxai",
-    cls=HelpfulGroup,
-    help="See what drives a model's predictions for molecules, tables, graphs and digits.\n\n"
-    "`graphxai examples` writes the files that the examples of each command name.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
-
-
 def _print_version(show_version: bool) -> None:
     if show_version:
         typer.echo(f"graphxai {VERSION} from {Path(__file__).resolve().parents[1]}")
@@ -86,7 +70,6 @@ def _print_schema(show_schema: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback if there is an error.")
@@ -185,12 +168,47 @@ def demo(
             tell(f"  {path.resolve()}")
 
 
-COMMANDS = (
-    *(explain, predict, benchmark, report, fragments, audit, counterfactuals, changes, open_app),
-    *(train, adapt, examples, fit_explainer, fit_masked_atoms, models, methods, demo),
-)
-for _command in COMMANDS:  # in the order of the help page
-    app.command(cls=HelpfulCommand)(with_shared_options(_command))
+# The module of each command, in the order of the help page
+_MODULES = {
+    **{name: name for name in ("explain", "predict", "benchmark")},
+    **{"report": "pages", "fragments": "fragments", "audit": "audit"},
+    **{"counterfactuals": "counterfactuals", "changes": "fragments", "app": "pages"},
+    **{"train": "train", "adapt": "fit", "examples": "main"},
+    **dict.fromkeys(("fit_explainer", "fit_masked_atoms"), "fit"),
+    **dict.fromkeys(("models", "methods", "demo"), "main"),
+}
+
+
+@cache
+def _program_of(*names: str) -> typer.Typer:
+    """Return a program with some commands, whose modules alone are imported."""
+    made = typer.Typer(
+        name="graphxai",
+        cls=HelpfulGroup,
+        help="See what drives a model's predictions for molecules, tables, graphs and digits.\n\n"
+        "`graphxai examples` writes the files that the examples of each command name.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+    )
+    made.callback()(_options)
+    for name in names:
+        command = getattr(import_module(f"{__package__}.{_MODULES[name]}"), name)
+        made.command(cls=HelpfulCommand)(with_shared_options(command))
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """Return the program with all commands as `app`, when it is first asked for."""
+    if name == "app":
+        return _program_of(*_MODULES)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _needed(arguments: list[str]) -> typer.Typer:
+    """Return the program with the command that was typed, or else with all."""
+    name = arguments[0].replace("-", "_") if arguments else ""
+    return _program_of(*[name] if name in _MODULES else _MODULES)
 
 
 def program() -> None:
@@ -245,7 +263,7 @@ def _answer(status: int, arguments: list[str]) -> None:
 
 def _stopped(termination: Termination, arguments: list[str]) -> int:
     """Print how to go on, and return the status of a command that was stopped."""
-    stop = termination.exit(is_resumable(get_command(app), arguments))
+    stop = termination.exit(is_resumable(get_command(_needed(arguments)), arguments))
     INVOCATION.error = {"type": "Interrupt", "message": "the command was stopped"}
     _answer(status := int(stop.code or 0), arguments)
     return status
@@ -254,7 +272,7 @@ def _stopped(termination: Termination, arguments: list[str]) -> int:
 def _run(arguments: list[str], debug: bool, termination: Termination) -> None:
     """Run a command, and end with its status. Raise KeyboardInterrupt if it was stopped."""
     try:
-        code = app(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
+        code = _needed(arguments)(args=arguments, prog_name="graphxai", standalone_mode=False) or 0
         if termination.stopped:  # the app closes its connections, and then returns
             raise KeyboardInterrupt
         raise SystemExit(INVOCATION.status(code))

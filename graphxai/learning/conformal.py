@@ -15,7 +15,7 @@ from rdkit import Chem, rdBase
 from graphxai.api import predict
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import BitTable, ecfp4_bits
+from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits
 from graphxai.datasets.labels import read_measured
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import EDGE, FAR, TrainingSet
@@ -174,7 +174,7 @@ def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> Floa
         bits, training_bits = (
             [ecfp4_bits(Chem.MolFromSmiles(s)) for s in each] for each in (smiles, training)
         )
-    table = BitTable(training_bits)
+    table = BitTable(packed_bits(training_bits))
     return np.array([table.similarities(molecule).max() for molecule in bits])
 
 
@@ -182,7 +182,7 @@ def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[Any]) -> Float
     """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
     with rdBase.BlockLogs():
         bits = [ecfp4_bits(Chem.MolFromSmiles(each)) for each in smiles]
-    table, nearest = BitTable(bits), np.zeros(len(smiles))
+    table, nearest = BitTable(packed_bits(bits)), np.zeros(len(smiles))
     for fold in folds:
         for place in fold:
             similarities = table.similarities(bits[place])

@@ -17,8 +17,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
 
-from filelock import FileLock, Timeout  # torch brings it
-
 SYNCED_EVERY = 1.0  # seconds
 # A list of numbers as JSON indents it. Text in JSON never contains a line break.
 _NUMBERS = re.compile(r"\[\n\s*((?:-?\d[^\s,]*,\n\s*)*-?\d[^\s,]*)\n\s*\]")
@@ -193,6 +191,8 @@ def exclusive_lock(out: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises OSError if another process is writing there; the message has its number and start.
     """
+    from filelock import FileLock, Timeout  # torch brings it; its asyncio takes a while to import
+
     out = Path(out)
     lock = out / ".lock" if out.is_dir() else out.with_name(f".{out.name}.lock")
     holder = lock.with_name(lock.name + "-holder")

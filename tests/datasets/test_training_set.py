@@ -6,6 +6,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.datasets import training_set
+from graphxai.datasets.kept_bits import KEPT_FROM, kept_at
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from toy import random_graphormer
@@ -50,5 +52,49 @@ def test_structures_are_read_when_a_nearness_is_first_asked_for(tmp_path, monkey
     assert set(compounds) <= set(read)
     training = gx.training_set_of(load_checkpoint(folder))
     assert training.written == tuple(compounds[1:])
-    assert len(training.fingerprints) == len(compounds) - 1
     assert training.elements == {"C", "O", "S"}
+
+
+@pytest.fixture
+def chains(tmp_path, monkeypatch):
+    """Compounds that are enough to keep their fingerprints, in a cache of their own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return ("unreadable", *("S" + "C" * n + "F" for n in range(KEPT_FROM)))
+
+
+def parses_of_a_nearness(chains, monkeypatch):
+    """Return a nearness to the compounds, and how many compounds were read for it."""
+    training_set._compound.cache_clear()  # as in another process
+    training_set._canonical.cache_clear()
+    read, parse = [], Chem.MolFromSmiles
+    with monkeypatch.context() as counted:
+        counted.setattr(Chem, "MolFromSmiles", lambda *args: read.append(args) or parse(*args))
+        known = gx.TrainingSet(chains)
+        nearness = known.nearness(parse("FCCCCCSO"))
+    assert known.elements == {"C", "F", "S"}
+    assert known.written == chains[1:]
+    return nearness, len(set(chains) & {smiles for smiles, *_ in read})
+
+
+def test_another_process_reads_only_the_nearest_compound(chains, monkeypatch):
+    nearness, parses = parses_of_a_nearness(chains, monkeypatch)
+    assert nearness.unseen == ("O",)
+    assert parses == len(chains)
+    assert parses_of_a_nearness(chains, monkeypatch) == (nearness, 1)
+    assert parses_of_a_nearness(chains[:-1], monkeypatch)[1] == KEPT_FROM  # another table
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None])
+def test_a_broken_or_forbidden_file_of_fingerprints_does_no_harm(
+    chains, monkeypatch, tmp_path, content
+):
+    nearness, parses = parses_of_a_nearness(chains, monkeypatch)
+    (kept,) = (tmp_path / "cache" / "graphxai" / "fingerprints").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0  # others see no compounds of this user
+    kept.unlink()
+    if content is None:
+        kept.mkdir()
+    else:
+        kept.write_bytes(content)
+    assert parses_of_a_nearness(chains, monkeypatch) == (nearness, parses)
+    assert kept.is_dir() or kept_at(kept) is not None

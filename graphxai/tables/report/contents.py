@@ -14,7 +14,7 @@ from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.schemes import divided_line
-from graphxai.datasets.fingerprints import BitTable, ecfp4_bits
+from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits
 from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
@@ -243,7 +243,7 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     from threadpoolctl import threadpool_limits
 
     bits = [ecfp4_bits(mol) for mol in molecules]
-    rows = [1 - row for row in map(BitTable(bits).similarities, bits)]
+    rows = [1 - row for row in map(BitTable(packed_bits(bits)).similarities, bits)]
     distances = np.stack(rows).astype(np.float32)  # (n, n)
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
