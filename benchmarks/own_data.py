@@ -205,10 +205,15 @@ def rows_of_run(run: Path) -> list[TargetScores]:
     return rows
 
 
+def stored(results: Path) -> list[TargetScores]:
+    """Return what the file of results has."""
+    kept = json.loads(results.read_text()) if results.exists() else []
+    return [TargetScores(**row) for row in kept]
+
+
 def keep(out: Path, results: Path) -> list[TargetScores]:
     """Add the runs in a folder to the file of results, and return all that the file has then."""
-    kept = json.loads(results.read_text()) if results.exists() else []
-    rows = [TargetScores(**row) for row in kept]
+    rows = stored(results)
     for path in sorted(out.glob("*/*/model/scores.json")):
         new_rows = rows_of_run(path.parent.parent)
         runs = {(row.table, row.split, row.seed) for row in new_rows}
@@ -314,12 +319,15 @@ def main() -> None:
     parser.add_argument("--chemprop", type=shlex.split, default=None, help="command")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     args = parser.parse_args()
+    if args.report:
+        report(stored(RESULTS))
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     for seed, split, name in product(args.seeds, args.splits, args.tables):
         run = args.out / name / f"{split}-{seed}"
-        if not args.report and not (run / "model" / "scores.json").exists():
+        if not (run / "model" / "scores.json").exists():
             train(name, split, seed, args.data, args.out)
-        if not args.report and args.chemprop and not (run / "chemprop.json").exists():
+        if args.chemprop and not (run / "chemprop.json").exists():
             metadata = json.loads((run / "model" / "config.json").read_text())["metadata"]
             seconds = train_chemprop(run, metadata, args.chemprop)
             content = {"seconds": seconds, "targets": compared(run, metadata)}

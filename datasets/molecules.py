@@ -18,8 +18,8 @@ from graphxai.runtime.download import ROOT_ARGUMENT, data_root, fetch
 from graphxai.runtime.workers import checked_workers
 
 from .as_given import AS_DRAWN, Isomers, Standardisation
-from .featurising import MAX_ATOMS as MAX_ATOMS
-from .featurising import Featurised, featurise, featurise_in_workers
+from .features import MAX_ATOMS as MAX_ATOMS
+from .features import Featurised, featurise, featurise_in_workers
 from .graph import Graph, shared_by
 from .labels import is_missing
 from .molecule_reading import MoleculeError as MoleculeError

@@ -22,9 +22,14 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from graphxai.runtime.reading import packaged_rows
 
 from .as_given import MixtureError, Standardisation
-from .counter_ions import ELEMENTS, counter_ions, solvents
 from .tautomer_form import one_proton_form
 
+ELEMENTS = {  # names of ions of one atom; those of other metals make complexes, which stay whole
+    "Li": "lithium", "Na": "sodium", "K": "potassium", "Rb": "rubidium", "Cs": "caesium",
+    "Mg": "magnesium", "Ca": "calcium", "Sr": "strontium", "Ba": "barium", "Al": "aluminium",
+    "Zn": "zinc", "Ag": "silver", "Bi": "bismuth", "F": "fluoride", "Cl": "chloride",
+    "Br": "bromide", "I": "iodide", "H": "hydrogen",
+}  # fmt: skip
 MAX_TRANSFORMS = 200  # of one molecule; RDKit's own limit of 1,000 takes minutes for peptides
 MAX_TAUTOMER_ATOMS = 100  # the time of a transformation grows with the size
 PROTON_MOVED = "proton moved between nitrogens"
@@ -49,6 +54,23 @@ Sulfoxide	[S+;X3:1][O-:2]>>[S+0:1]=[O-0:2]
 Oxidised sulfur	[S+;X4:1][O-:2]>>[S+0:1]=[O-0:2]
 Phosphine oxide	[P+;X4:1][O-,S-:2]>>[P+0:1]=[*-0:2]
 """
+
+
+@cache
+def counter_ions() -> dict[str, str]:
+    """Return the names of counter-ions by canonical SMILES, neutral where they can be."""
+    return _canonical("salt")
+
+
+@cache
+def solvents() -> dict[str, str]:
+    """Return the names of solvents by canonical SMILES."""
+    return _canonical("solvent")
+
+
+def _canonical(kind: str) -> dict[str, str]:
+    rows = packaged_rows(__package__, "counter_ions.csv")
+    return {Chem.CanonSmiles(row["smiles"]): row["name"] for row in rows if row["kind"] == kind}
 
 
 class Parent(NamedTuple):

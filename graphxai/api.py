@@ -6,21 +6,8 @@ They do their work through `explanation.compute`.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from inspect import cleandoc
 from pathlib import Path
-from textwrap import fill
-from typing import (
-    Any,
-    Concatenate,
-    Final,
-    ParamSpec,
-    Protocol,
-    SupportsIndex,
-    TypeAlias,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import Any, Final, SupportsIndex, TypeAlias, cast
 
 import torch
 
@@ -36,15 +23,14 @@ from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.comparison import side_by_side
 from graphxai.explanation.compute import models
 from graphxai.explanation.compute.explaining import explanations_or_errors
-from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs
+from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs, typed_by_inputs
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
-from graphxai.explanation.html import table_html
-from graphxai.explanation.labelled import Drawings, Predictions
+from graphxai.explanation.labelled import Drawings, MethodTable, Predictions
 from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Picture
@@ -61,31 +47,6 @@ AnyModel: TypeAlias = "Model | ModelName | str | Path"
 OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
 COMPARED = (DEFAULT_METHOD, "gradient_input", "gae")  # methods that `compare` takes by default
 COMPARED_OF_PROCESSES: Final = ("gradient_input", "occlusion")  # after their default method
-
-P = ParamSpec("P")
-M = TypeVar("M", contravariant=True)
-One = TypeVar("One", covariant=True)
-Several = TypeVar("Several", covariant=True)
-
-
-class _ByInputs(Protocol[M, P, One, Several]):
-    """How type checkers see a function whose result depends on whether one input is given."""
-
-    @overload
-    def __call__(self, model: M, inputs: str, *args: P.args, **kwargs: P.kwargs) -> One: ...
-    @overload
-    def __call__(
-        self, model: M, inputs: list[Any] | tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
-    ) -> Several: ...
-    @overload
-    def __call__(self, model: M, inputs: Any, *args: P.args, **kwargs: P.kwargs) -> Any: ...
-
-
-def typed_by_inputs(
-    one: type[One], several: type[Several]
-) -> Callable[[Callable[Concatenate[M, Any, P], Any]], _ByInputs[M, P, One, Several]]:
-    """Tell type checkers what a function returns for a SMILES, and what for a list of inputs."""
-    return lambda function: cast(Any, function)
 
 
 def load(
@@ -421,18 +382,3 @@ def compare(
                 for output in [target] if targets is None else targets:
                     explanations.append(explain(member, marked, explainer, target=output))
     return side_by_side(explanations, columns=columns, difference=difference, **options)
-
-
-class MethodTable(dict[MethodName, type[Explainer]]):
-    """Explainers by name, with the first sentence of what each says about itself."""
-
-    def __repr__(self) -> str:
-        return fill(f"{len(self)} methods: {', '.join(self)}", 100)
-
-    def _repr_html_(self) -> str:
-        rows = [(name, _first_sentence(explainer)) for name, explainer in self.items()]
-        return table_html(("method", "relevance"), rows)
-
-
-def _first_sentence(explainer: type[Explainer]) -> str:
-    return " ".join(cleandoc(explainer.__doc__ or "").split("\n\n")[0].split())

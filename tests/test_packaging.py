@@ -137,7 +137,7 @@ NEEDS = {
     ),
     "counterfactuals": (
         "selfies",
-        "graphxai.chemistry.neighbours",
+        "graphxai.chemistry.search.neighbours",
         lambda swaps: next(iter(swaps.mutated(Chem.MolFromSmiles("CC"), 1, 0))),
     ),
     "scale": ("ray", "graphxai.tables.cluster", lambda cluster: cluster._ray()),

@@ -1,11 +1,14 @@
-"""What the columns of assay exports are called, by program, and the units that stand in them."""
+"""Find the columns of assay exports by what programs call them, and the units in them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from .columns import plain_name
+from .opening import TableError
 
 
 class Export(NamedTuple):
@@ -117,3 +120,125 @@ def plain_unit(unit: str) -> str:
     plain = unit.translate(MICRO).casefold()
     match = PER.fullmatch(plain)
     return f"{match[1]}/{match[2]}" if match else plain
+
+
+def may_become(column: str, name: str) -> bool:
+    """Return whether the values of a column may be called this once they are logarithms."""
+    base, match = header_unit(column)[0], ENDPOINT.search(name)
+    if name in (f"log10 {base}", f"p {base}"):
+        return True
+    return match is not None and match["log"] == "p" and measures_dose(base)
+
+
+@dataclass(frozen=True)
+class AssayColumns:
+    """A column of values and those that say how to read it; by itself, a column of plain values.
+
+    Attributes:
+        value: the header of the values.
+        relation: the header of the relations, or None.
+        unit: the header of the units, or None.
+        kind: the header of what was measured, or None.
+        stated: the unit that is not in a column, or "".
+        turned: whether the values are logarithms of those that the relations are about.
+    """
+
+    value: str
+    relation: str | None = None
+    unit: str | None = None
+    kind: str | None = None
+    stated: str = ""
+    turned: bool = False
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The headers of the columns to read."""
+        columns = (self.value, self.relation, self.unit, self.kind)
+        return tuple(name for name in columns if name is not None)
+
+
+def assay_columns(
+    names: Sequence[str], value: str, unit: str = "", structures: str = ""
+) -> AssayColumns:
+    """Find the columns that say how the values of a column are to be read.
+
+    Args:
+        names: the columns of the table.
+        value: the column of the values.
+        unit: the unit of the values that the user gave, or that a row below the header states.
+        structures: the column of the structures.
+
+    Raises:
+        TableError: two columns of relations or units stand equally near the values.
+    """
+    others = [name for name in names if name not in (value, structures)]
+    by_plain = {plain_name(name): name for name in reversed(others)}
+    base, in_header = header_unit(value)
+    known = next(
+        (
+            e
+            for e in EXPORTS
+            if plain_name(base) == e.value and (e.relation or e.unit or e.kind) in by_plain
+        ),
+        Export("", ""),
+    )
+    relation, units, kind = map(by_plain.get, (known.relation, known.unit, known.kind))
+    if not known.program:
+        relation, units, kind = (
+            _beside(names, value, others, role) for role in (RELATION_WORDS, UNIT_WORDS, KIND_WORDS)
+        )
+    match = ENDPOINT.search(base)
+    is_log = bool(IS_LOG.search(base)) or (match is not None and bool(match["log"]))
+    turned = False
+    if is_log and relation is not None:
+        about = words_of(relation) - RELATION_WORDS
+        linear = words_of(base) - {"p", "log"}
+        beside = {words_of(header_unit(name)[0]) for name in others}
+        turned = known.value == "pchemblvalue" or about == linear
+        turned = turned or (not about and linear in beside)
+    if is_log or unit:
+        units = None
+    stated = unit or ("" if is_log else in_header or known.stated)
+    return AssayColumns(value, relation, units, kind, stated, turned)
+
+
+def _beside(
+    names: Sequence[str], value: str, others: Sequence[str], role: frozenset[str]
+) -> str | None:
+    """Return the column of a role that is about the values, by its words or by its place.
+
+    A column `Ki relation` is about `Ki` if there is such a column, else about the columns that have
+    its other words and a unit or a dose, else about all. One without other words comes first then,
+    and `Time units` say nothing beside `IC50 (nM)`.
+    """
+    roles = RELATION_WORDS | UNIT_WORDS | KIND_WORDS
+    about = {n: words_of(header_unit(n)[0]) for n in names if n == value or not words_of(n) & roles}
+    ranked: dict[int, list[str]] = {}
+    for name in others:
+        words = words_of(name)
+        if not words & role:
+            continue
+        rest, of_value = words - role, words_of(header_unit(value)[0])
+        for rank, fits in enumerate((rest.__eq__, rest.__le__)):
+            matching = [other for other, theirs in about.items() if rest and fits(theirs)]
+            if value in matching or rest == of_value - {"p", "log"}:
+                ranked.setdefault(rank, []).append(name)
+                break
+            if any(rank == 0 or measures_dose(o) or header_unit(o)[1] for o in matching):
+                break
+        else:
+            if not (rest and role is UNIT_WORDS and header_unit(value)[1]):
+                ranked.setdefault(3 if rest else 2, []).append(name)
+    if not ranked:
+        return None
+    candidates = ranked[min(ranked)]
+    distance = {n: abs(names.index(n) - names.index(value)) for n in candidates}
+    nearest = [name for name in candidates if distance[name] == min(distance.values())]
+    if len(nearest) > 1 and role is KIND_WORDS:
+        return None
+    if len(nearest) > 1:
+        raise TableError(
+            f"columns {nearest[0]!r} and {nearest[1]!r} stand on both sides of {value!r}: name them"
+            f" after the values that they are about, such as '{value} {sorted(role)[0]}'."
+        )
+    return nearest[0]

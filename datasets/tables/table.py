@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from ..labels import with_unit
 from ..molecule_reading import MoleculeError
-from .assays import AssayColumns, PlainValues, Transform, assay_columns, may_become, plain_values
+from .assays import PlainValues, Transform, plain_values
 from .columns import NAMES, SURE, StructureColumn, named_column, plain_name, structure_column
 from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
+from .exports import AssayColumns, assay_columns, may_become
 from .headers import Header
 from .opening import HEAD, Format, TableError, format_of, opened
 from .structures import property_names, read_structures, record_count

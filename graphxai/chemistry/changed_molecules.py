@@ -21,7 +21,7 @@ from .desirability import DesirabilityScore
 from .judged_exchanges import MeasuredTable
 from .matched_pairs import ShrunkenMean
 from .measurements import Measured, sentence_about
-from .neighbours import Way
+from .search.neighbours import Way
 
 
 class ChangedMolecule:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from graphxai.api import KnownTarget, explain, load
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.models import Model
+from graphxai.explanation.explained_graph import of_either_sign
 from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanations import with_doubt
 from graphxai.explanation.result import Result
 from graphxai.visualization import Scale
 from graphxai.visualization.grid import Panel, contrast_svg
@@ -203,7 +205,8 @@ class Contrast(Result):
     ) -> str:
         """Draw both molecules on one colour scale, with their common part in the same orientation.
 
-        Where resonance makes atoms equivalent, each of them has their mean.
+        Where resonance makes atoms equivalent, each of them has their mean. Atoms are pale if the
+        models of an ensemble disagree on the sign of what is drawn.
 
         Args:
             difference: colour what differs: an atom's relevance minus that of its counterpart. An
@@ -214,19 +217,23 @@ class Contrast(Result):
             options: as for `contrast_svg`.
         """
         shown = [averaged(e.relevance_with_edges, e.equivalent) for e in (self.a, self.b)]
+        pale = [self.a.contested, self.b.contested]
         if difference:
             in_a, in_b = self.part.same.T
             gap = shown[0][in_a] - shown[1][in_b]
             shown[0][in_a], shown[1][in_b] = gap, -gap
+            if self.a.members is not None and self.b.members is not None:
+                gaps = self.a.members[:, in_a] - self.b.members[:, in_b]
+                pale[0][in_a] = pale[1][in_b] = of_either_sign(gaps)
         panels = [
-            Panel(e.atoms(NO_MOLECULE), values, changed.tolist(), f"{name}: {e.headline}")
-            for name, e, values, changed in zip(
-                "ab", (self.a, self.b), shown, (self.changed_a, self.changed_b), strict=True
+            Panel(e.atoms(NO_MOLECULE), values, changed.tolist(), f"{name}: {e.headline}", doubtful)
+            for name, e, values, changed, doubtful in zip(
+                "ab", (self.a, self.b), shown, (self.changed_a, self.changed_b), pale, strict=True
             )
         ]
         chosen = Scale.chosen(scale, *shown, palette=palette)
         options.setdefault("title", self.headline)
-        options.setdefault("subtitle", self.caption)
+        options.setdefault("subtitle", with_doubt(self.caption, *pale))
         options.setdefault("legend", COMPARED if difference else self.a.legend)
         one_sided = bool(self.a.unsigned) and not difference
         chosen = replace(chosen, one_sided=one_sided)

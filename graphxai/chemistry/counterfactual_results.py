@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from rdkit.Chem import Mol, MolFromSmiles, MolToSmiles
 
 from graphxai.api import explain
@@ -17,7 +17,7 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation import files
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.explanations import PANEL, saturated_limit
+from graphxai.explanation.explanations import PANEL, saturated_limit, with_doubt
 from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AT_CHANGE = "of it at the changed atoms"
+_Panel: TypeAlias = tuple[NDArray[np.float64], ArrayLike, str]
 
 
 class ChangedMolecules(Result, Sequence[Any]):
@@ -126,8 +127,8 @@ class ChangedMolecules(Result, Sequence[Any]):
         """Return the HTML of a table with a row for each neighbour."""
 
     @abstractmethod
-    def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
-        """Return the values of the atoms, and a brief text, for the molecule and its neighbours."""
+    def _panels(self) -> list[_Panel]:
+        """Return the atoms' values, those of unsure sign, and a brief text, of each molecule."""
 
     @cached_property
     def _common_parts(self) -> tuple[CommonPart | None, ...]:
@@ -157,7 +158,7 @@ class ChangedMolecules(Result, Sequence[Any]):
             palette: one of `visualization.PALETTES`.
             options: as for `molecule_svg`.
         """
-        values, briefs = self._panels()
+        values, pale, _ = about = tuple(zip(*self._panels(), strict=True))
         every = np.concatenate(values)
         colours = Scale.chosen(scale or saturated_limit(every), *values, palette=palette)
         start, *others = self._mols
@@ -167,18 +168,19 @@ class ChangedMolecules(Result, Sequence[Any]):
             kept: Any = [] if part is None else part.same[:, 1]
             posed = laid_out(mol) if part is None else aligned(mol, first, part.mapping)
             drawn.append((posed, np.setdiff1d(np.arange(mol.GetNumAtoms()), kept).tolist()))
-        shown: dict[str, Any] = {**PANEL, "color_bar": False, "keep_layout": True, "scale": colours}
+        style: dict[str, Any] = {**PANEL, "color_bar": False, "keep_layout": True, "scale": colours}
+        style |= options
         titles = ["the molecule", *(each.changes for each in self.ranked)]
         panels = [
-            molecule_svg(mol, of_atoms, outlined=new, title=name, subtitle=text, **shown | options)
-            for (mol, new), of_atoms, name, text in zip(drawn, values, titles, briefs, strict=True)
+            molecule_svg(mol, of, outlined=new, pale=p, title=name, subtitle=text, **style)
+            for (mol, new), of, p, text, name in zip(drawn, *about, titles, strict=True)
         ]
         bar: dict[str, Any] = {}
         title = self._aim
         if isinstance(self, Counterfactuals):
             title = f"towards {title}"
             bar = {"scale": colours, "values": every, "legend": self.explanation.legend}
-        return grid_svg(panels, columns, title, subtitle=self.summary, **bar)
+        return grid_svg(panels, columns, title, subtitle=with_doubt(self.summary, *pale), **bar)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -264,10 +266,12 @@ class Counterfactuals(ChangedMolecules):
         options: dict[str, Any] = {"target": self.goal.target, "progress": False}
         return [self.explanation, *explain(self.model, smiles, **options)]
 
-    def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
-        values = [averaged(e.relevance, e.equivalent) for e in self.explanations]
-        predictions = [self.explanation.prediction, *(each.prediction for each in self.ranked)]
-        return values, [*map(str, predictions)]
+    def _panels(self) -> list[_Panel]:
+        predictions = (self.explanation.prediction, *(each.prediction for each in self.ranked))
+        return [
+            (averaged(e.relevance, e.equivalent), e.contested, str(prediction))
+            for e, prediction in zip(self.explanations, predictions, strict=True)
+        ]
 
     def _record(self, place: int, title: str, cells: Mapping[str, Any]) -> str:
         return self.explanations[place].to_sdf(title=title, **cells)
@@ -340,12 +344,13 @@ class ProfileCounterfactuals(ChangedMolecules):
     def _mols(self) -> "list[Mol]":
         return [MolFromSmiles(smiles) for smiles in (self.smiles, *(c.smiles for c in self.ranked))]
 
-    def _panels(self) -> tuple[list[NDArray[np.float64]], list[str]]:
+    def _panels(self) -> list[_Panel]:
         briefs = []  # such as "0.85: 7.6, 2.1, penetrant (97%)"
         for score in (self.score, *(each.score for each in self.ranked)):
             predicted = ", ".join(str(part.prediction) for part in score.parts)
             briefs.append(minus_signs(f"{score.overall or 0:.2f}: {predicted}"))
-        return [np.zeros(mol.GetNumAtoms()) for mol in self._mols], briefs
+        blank = (np.zeros(mol.GetNumAtoms()) for mol in self._mols)
+        return [(zeros, (), text) for zeros, text in zip(blank, briefs, strict=True)]
 
     def _sections(self, options: dict[str, Any]) -> Iterator[str]:
         for section in super()._sections(options):

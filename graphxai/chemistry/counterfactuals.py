@@ -37,9 +37,9 @@ from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .judged_exchanges import judged_tables
 from .measurements import Measurements
 from .names import ring_name, ring_systems
-from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
 from .objectives import SearchObjective, SingleObjective
-from .transformations import Change
+from .search.neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
+from .search.transformations import Change
 
 MeasuredValues: TypeAlias = Measurements | Mapping[str, float] | str | Path
 MeasuredOfSeveral: TypeAlias = Mapping[str, Measurements | Mapping[str, float]] | str | Path

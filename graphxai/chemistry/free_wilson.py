@@ -23,8 +23,8 @@ from graphxai.explanation.prediction import table_cells
 from .matched_pairs import NINE_IN_TEN
 from .measurements import Measurements
 from .profile_text import read_profile
+from .search.transformations import unstable_groups
 from .table_changes import MeasuredSource, rgroups
-from .transformations import unstable_groups
 
 if TYPE_CHECKING:
     import pandas as pd

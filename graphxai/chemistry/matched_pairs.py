@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, DataStructs, rdBase
 
-from graphxai.datasets.featurising import MAX_ATOMS
+from graphxai.datasets.features import MAX_ATOMS
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.matched_pairs import Exchange as Exchange
 from graphxai.datasets.matched_pairs import MatchedPair, matched_pairs

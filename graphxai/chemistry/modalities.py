@@ -10,7 +10,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import Mol, rdChemReactions
 from rdkit.Chem.MolStandardize import rdMolStandardize
 
-from graphxai.datasets.isomers import mirror_image
+from graphxai.datasets.canonical_form import mirror_image
 from graphxai.runtime.reading import packaged_rows
 
 from .matching import matches_in_time, read_pattern, series_core

@@ -32,8 +32,8 @@ from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
 from .matched_pairs import ShrunkenMean
 from .measurements import Measurements, measured_properties
-from .neighbours import SearchStart, Way
 from .profile_text import read_goal, read_profile
+from .search.neighbours import SearchStart, Way
 
 Outcome = tuple[Mapping[str, Prediction], DesirabilityScore]
 

@@ -134,7 +134,7 @@ def require_sense(
     elif kind == "smiles" and is_known:
         from rdkit import rdBase
 
-        from graphxai.datasets.featurising import MAX_ATOMS
+        from graphxai.datasets.features import MAX_ATOMS
         from graphxai.datasets.molecule_reading import MoleculeError, read_molecules
 
         with rdBase.BlockLogs():

@@ -72,8 +72,8 @@ def audit(
     `graphxai audit new.csv --model runs/salts --as-drawn --scheme components`
     """
     refuse_inapplicable(context, "table")
-    methods = [] if options.method == SHAPLEY else [options.method]
-    require_sense(table, "table", [options.model], methods, (settings.smiles_column, None))
+    columns = (settings.smiles_column, None)
+    require_sense(table, "table", [options.model], options.explainers, columns)
     from graphxai.chemistry.audit import HEAD, GroupEvidence, audited_task, labels_in
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock

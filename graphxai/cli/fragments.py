@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
 from graphxai.runtime.options import as_in, option
 from graphxai.runtime.progress import progress_bar
@@ -75,10 +74,10 @@ class FragmentOptions:
     as_drawn: bool = as_in(ModelOptions, "as_drawn")
     isomers: Literal["groups", "mean"] = as_in(ModelOptions, "isomers")
     molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
-    method: str = option(
-        DEFAULT_METHOD,
+    method: str | None = option(
+        None,
         "Explanation method whose relevance is summed, see `graphxai methods`; or 'shapley': the"
-        " Shapley value of each fragment, from forward passes alone.",
+        " Shapley value of each fragment, from forward passes alone [default: the model's own].",
         ALWAYS,
     )
     minimum: int = option(
@@ -86,6 +85,11 @@ class FragmentOptions:
     )
     limit: int | None = option(None, "Read at most this many rows.", ("table",), names_kind=False)
     out: Path = option(Path("fragments.csv"), "Table to write (.csv, .tsv or .parquet).", ALWAYS)
+
+    @property
+    def explainers(self) -> list[str]:
+        """The explanation method that was named, if it is one."""
+        return [] if self.method in (None, SHAPLEY) else [str(self.method)]
 
 
 @settings_as_options
@@ -121,9 +125,8 @@ def fragments(
     if kind == "image":
         raise ValueError("fragments are parts of molecules: give a SMILES or a table.")
     refuse_inapplicable(context, kind)
-    methods = [] if options.method == SHAPLEY else [options.method]
     columns = (settings.smiles_column, None)
-    require_sense(source, kind, [options.model], methods, columns)
+    require_sense(source, kind, [options.model], options.explainers, columns)
     division = division_of(options)
     from graphxai.api import explain
     from graphxai.chemistry.fragment_table import FragmentTable
@@ -187,13 +190,13 @@ class SummedFragments:
     dialect: Dialect = DEFAULT
 
 
-def _divided(method: str, model: "Model") -> "tuple[Explainer, dict[str, Any]]":
+def _divided(method: str | None, model: "Model") -> "tuple[Explainer, dict[str, Any]]":
     """Return what explains the molecules, and the further arguments of `fragments`."""
     from graphxai.explainers import get_explainer
 
     if method == SHAPLEY:  # whose values take the place of the relevance
         return get_explainer("gradient_input"), {"method": SHAPLEY, "model": model}
-    return get_explainer(method), {}
+    return get_explainer(method, model=model), {}
 
 
 def sum_over_rows(

@@ -63,8 +63,9 @@ def side_by_side(
             first.segments,
             {name: e.relevance for name, e, _ in panels},
             unsigned={name: e.unsigned for name, e, _ in panels if e.unsigned},
+            pale={name: e.contested for name, e, _ in panels},
             title=headline,
-            subtitle=shared,
+            subtitle=with_doubt(shared, *(e.contested for _, e, _ in panels)),
             legend={name: legend for name, _, legend in panels},
             **options,
         )
@@ -74,7 +75,7 @@ def side_by_side(
         for name, e, legend in panels
     ]
     columns = columns or (2 if len(drawn) == 4 else 3)
-    subtitle = with_doubt(shared if difference else "", [e for _, e, _ in panels])
+    subtitle = with_doubt(shared if difference else "", *(e.contested for _, e, _ in panels))
     return Picture(grid_svg(drawn, columns, headline, subtitle=subtitle))
 
 

@@ -244,7 +244,7 @@ class ExplainedGraph:
         """Whether the models of the ensemble disagree on the sign of each node (N,)."""
         if self.members is None:
             return np.zeros(len(self), dtype=np.bool_)
-        return np.logical_and((self.members > 0).any(0), (self.members < 0).any(0))
+        return of_either_sign(self.members)
 
     @property
     def agreement(self) -> "NDArray[np.floating] | None":
@@ -372,3 +372,8 @@ def _read(smiles: str) -> "Mol | None":
 
     with rdBase.BlockLogs():
         return Chem.MolFromSmiles(smiles)
+
+
+def of_either_sign(members: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return for which nodes (N,) the values (K, N) of an ensemble's models differ in sign."""
+    return np.logical_and((members > 0).any(0), (members < 0).any(0))

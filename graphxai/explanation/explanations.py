@@ -222,7 +222,7 @@ def grid(
     if scale is None and shared_scale:
         scale = common_scale(explanations, palette)
     shared: dict[str, Any] = {"subtitle": "", "color_bar": scale is None or not one_key}
-    subtitle = with_doubt(subtitle, explanations)
+    subtitle = with_doubt(subtitle, *(e.contested for e in explanations))
     panels = [
         e.svg(scale=scale, palette=palette, title=name, **shared, **panel_options(e, options))
         for e, name in zip(explanations, titles, strict=True)
@@ -236,11 +236,10 @@ def grid(
     return Picture(grid_svg(panels, columns, title, scale=scale, values=values, **about))
 
 
-def with_doubt(subtitle: str, explanations: Sequence[Explanation]) -> str:
-    """Return the subtitle of a grid, which says what pale nodes mean if it has any."""
-    doubt = "pale: models disagree on the sign"
-    contested = any(e.contested.any() for e in explanations)
-    return " · ".join(filter(None, [subtitle, doubt if contested else ""]))
+def with_doubt(subtitle: str, *pale: ArrayLike) -> str:
+    """Return the subtitle of panels, which says what pale nodes mean if there are any."""
+    doubt = "pale: models disagree on the sign" if any(map(np.any, pale)) else ""
+    return " · ".join(filter(None, [subtitle, doubt]))
 
 
 def _aligned(explanations: list[Explanation], core: str | None) -> list[Explanation]:

@@ -6,9 +6,12 @@ A list of predictions is a table in a notebook and in pandas.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from inspect import cleandoc
 from itertools import compress, islice
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
+from graphxai.contract.method_names import MethodName
 from graphxai.datasets.graph import is_from
 from graphxai.explanation.html import image_html, table_html
 from graphxai.explanation.prediction import Prediction, joined_notes, table_cells
@@ -284,3 +287,15 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
 def _in_full(prediction: Prediction) -> str:
     near = prediction.nearness
     return prediction.in_full if near is None else f"{prediction.in_full}; {near.sentence}"
+
+
+class MethodTable(dict[MethodName, type[Any]]):
+    """Explainers by name, with the first sentence of what each says about itself."""
+
+    def __repr__(self) -> str:
+        return fill(f"{len(self)} methods: {', '.join(self)}", 100)
+
+    def _repr_html_(self) -> str:
+        about = {name: cleandoc(explainer.__doc__ or "") for name, explainer in self.items()}
+        rows = ((name, " ".join(text.split("\n\n")[0].split())) for name, text in about.items())
+        return table_html(("method", "relevance"), rows)

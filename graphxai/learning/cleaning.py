@@ -21,11 +21,17 @@ from numpy.typing import NDArray
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS
-from graphxai.datasets.table_rows import TableMolecule, TableRows, read_rows
-from graphxai.datasets.tables.assays import AssayColumns, PlainValues, Transform, plain_values
+from graphxai.datasets.tables.assays import PlainValues, Transform, plain_values
+from graphxai.datasets.tables.exports import AssayColumns
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
-from graphxai.learning.merging import MoleculeLabels, merge_rows
+from graphxai.learning.merging import (
+    MoleculeLabels,
+    TableMolecule,
+    TableRows,
+    merge_rows,
+    read_rows,
+)
 from graphxai.learning.suspicions import suspicions
 
 FloatArray = NDArray[np.float64]

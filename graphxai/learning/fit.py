@@ -20,8 +20,8 @@ import torch
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.explanation.compute.models import versions
-from graphxai.learning.objectives import scores
 from graphxai.learning.predicting import encode_all, predict
+from graphxai.learning.scores import scores
 from graphxai.learning.settings import RunSettings, TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (

@@ -28,9 +28,9 @@ from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.checkpoint_files import INVALID
-from graphxai.learning.objectives import Objective, scores
 from graphxai.learning.predicting import make_loaders
 from graphxai.learning.removal import without_some_nodes
+from graphxai.learning.scores import Objective, scores
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged

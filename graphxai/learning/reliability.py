@@ -46,6 +46,26 @@ def bound_notes(scores: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def reachable(
+    targets: Sequence[TargetColumn], y: FloatArray, counts: FloatArray | None
+) -> dict[str, float]:
+    """Return the R2 of a model that knows all true values, by target with replicates.
+
+    Where a model does better, the replicates were worse than the other values, and it is not said.
+
+    It is 1 - s2 m / v: s is the standard deviation of replicates, m the mean of 1 / n over the
+    labels (N, tasks), each the median of n values (counts), and v their variance.
+    """
+    reached = {}
+    for k, target in enumerate(targets):
+        known = ~np.isnan(y[:, k])
+        if not target.noise or counts is None or len(set(y[known, k])) < 2:
+            continue
+        noise = target.noise**2 * np.mean(1 / counts[known, k])
+        reached[target.name] = max(0.0, 1 - float(noise / np.var(y[known, k])))
+    return reached
+
+
 def verdicts(scores: Mapping[str, Any]) -> list[str]:
     """Warn of targets that a dummy, or else the best rival, predicts better on the test part.
 

@@ -13,8 +13,8 @@ from rdkit.Chem.rdMolHash import HashFunction, MolHash
 from graphxai.datasets.as_given import AS_DRAWN, MoleculeError, Standardisation
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.standardise import parent_of
-from graphxai.datasets.table_rows import TableMolecule
 from graphxai.learning.cleaned_table import Finding, TargetColumn
+from graphxai.learning.merging import TableMolecule
 
 FloatArray = NDArray[np.float64]
 RARE_CLASS = 10  # molecules

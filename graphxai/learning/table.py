@@ -32,6 +32,7 @@ from graphxai.learning.processes.process import learn_process
 from graphxai.learning.reliability import (
     bound_notes,
     leak_warnings,
+    reachable,
     teacher_ahead,
     uninformative,
     verdicts,
@@ -183,7 +184,8 @@ class TableSource(RunSource):
     def facts(self, learned: LearnedModel, results: dict[str, Any]) -> dict[str, Any]:
         """Return all that is stored with the model, as JSON values."""
         table, settings, scores = self.table, self.settings, results["scores"]
-        for name, r2 in self.reachable.items():
+        counts = None if table.counts is None else table.counts[list(self.parts.test)]
+        for name, r2 in reachable(table.targets, self.test.y, counts).items():
             if r2 > (scores[name]["scores"]["graphormer"]["R2"][0] or 0.0):
                 scores[name]["reachable"] = r2
         folds = [
@@ -236,27 +238,6 @@ class TableSource(RunSource):
         }
 
     @property
-    def reachable(self) -> dict[str, float]:
-        """The R2 on the test part of a model that knows all true values, by target with replicates.
-
-        Where a model does better, the replicates were worse than the other values, and it is not
-        said.
-
-        It is 1 - s2 m / v: s is the standard deviation of replicates, m the mean of 1 / n over the
-        test labels, each the median of n values, and v their variance.
-        """
-        counts = self.table.counts
-        reached = {}
-        for k, target in enumerate(self.table.targets):
-            labels, places = self.test.y[:, k], list(self.parts.test)
-            known = ~np.isnan(labels)
-            if not target.noise or counts is None or len(set(labels[known])) < 2:
-                continue
-            noise = target.noise**2 * np.mean(1 / counts[places, k][known])
-            reached[target.name] = max(0.0, 1 - float(noise / np.var(labels[known])))
-        return reached
-
-    @property
     def _is_process(self) -> bool:
         """Whether the model is a Gaussian process."""
         return self.settings.chosen_model == "process"
@@ -305,10 +286,8 @@ class TableSource(RunSource):
             if self.parts.valid:
                 made_from += ", and the calibration molecules"
         sds = {target.name: f"{target.noise:.2g} {target.unit}" for target in table.targets}
-        reachable = {
-            n: each["reachable"] for n, each in facts["scores"].items() if "reachable" in each
-        }
-        noise = [f"{n}: sd {sds[n].rstrip()}, R2 up to {r:.2f}" for n, r in reachable.items()]
+        best = {n: each["reachable"] for n, each in facts["scores"].items() if "reachable" in each}
+        noise = [f"{n}: sd {sds[n].rstrip()}, R2 up to {r:.2f}" for n, r in best.items()]
         at_random = (
             f"at random with seed {self.parts.seed}: test molecules may resemble training molecules"
         )

@@ -31,6 +31,7 @@ _LONGEST = 260.0  # the largest length of a colour bar, in pixels
 _SHORTEST = 0.35  # if the words leave the bar less than this part of the room, they go below it
 _LEAST_SHARE = 0.35  # beside its words, a drawing has at least this share of the height
 _SMALLEST = 9.0  # the smallest font size of these words, in pixels
+_SMALLEST_TITLE = 11.0
 
 
 def document(width: float, height: float, body: str, *, title: str, description: str) -> str:
@@ -67,7 +68,7 @@ def heading(title: str, subtitle: str, width: float, *, size: float = 18.0) -> t
     """Draw title and subtitle, centred and shrunk to fit, and return them with their height.
 
     Args:
-        title: plain text.
+        title: plain text, which takes two lines if one of the smallest size would cut it.
         subtitle: plain text of one or several lines.
         width: the width of the picture in pixels.
         size: the font size of the title in pixels.
@@ -77,15 +78,26 @@ def heading(title: str, subtitle: str, width: float, *, size: float = 18.0) -> t
     """
     room, centre = width - 2 * MARGIN, width / 2
     parts, y = [], 0.0
-    if title.strip():
-        text, fitted = fit_text(minus_signs(title), size, room, smallest=11, bold=True)
-        y = MARGIN + size * 0.8
+    lines = _in_two(minus_signs(title), room) if title.strip() else ()
+    for line in lines:
+        largest = size if len(lines) == 1 else _SMALLEST_TITLE + 1
+        text, fitted = fit_text(line, largest, room, smallest=_SMALLEST_TITLE, bold=True)
+        y = y + size * 0.8 if y else MARGIN + size * 0.8
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", bold=True))
     for k, line in enumerate(filter(str.strip, subtitle.split("\n"))):
         text, fitted = fit_text(minus_signs(line), size * 0.75, room, smallest=9)
         y = y + size * (0.95 if k else 1.15) if y else MARGIN + size * 0.6
         parts.append(draw_text(text, centre, y, fitted, anchor="middle", color=GREY))
     return "".join(parts), y + size * 0.45 if y else 0.0
+
+
+def _in_two(title: str, width: float) -> tuple[str, ...]:
+    """Return a title in two lines of similar length if a single one would be cut, or as it is."""
+    if text_width(title, _SMALLEST_TITLE, bold=True) <= width:
+        return (title,)
+    words = title.split()
+    halves = [(" ".join(words[:k]), " ".join(words[k:])) for k in range(1, len(words))]
+    return min(halves, key=lambda two: max(map(len, two)), default=(title,))
 
 
 @dataclass(frozen=True)

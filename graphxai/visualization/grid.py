@@ -140,12 +140,14 @@ class Panel:
         relevance: the relevance of its atoms (N,).
         changed: the atoms to outline.
         title: plain text above the molecule.
+        pale: True for each atom of doubtful sign (N,), as for `molecule_svg`.
     """
 
     mol: Mol
     relevance: ArrayLike
     changed: Sequence[int]
     title: str
+    pale: ArrayLike = ()
 
 
 def contrast_svg(
@@ -194,6 +196,7 @@ def contrast_svg(
             color_bar=False,
             keep_layout=True,
             outlined=panel.changed,
+            pale=panel.pale,
             window=window,
             **options,
         )

@@ -96,6 +96,7 @@ def superpixel_row_svg(
     unsigned: Mapping[str, str] = {},
     size: float = 220,
     palette: str = "red-blue",
+    pale: Mapping[str, ArrayLike] = {},
 ) -> str:
     """Draw a row as SVG: the image, its segments, and a panel of relevance for each method.
 
@@ -112,6 +113,7 @@ def superpixel_row_svg(
             starts at zero.
         size: the height of a panel in pixels.
         palette: one of `PALETTES`, if `scale` is not given.
+        pale: for a method, True for each segment with a third of its colour (N,).
 
     Raises:
         ValueError: shapes do not match or a value is not finite.
@@ -128,7 +130,7 @@ def superpixel_row_svg(
     one_bar = scale is not None and len({*zip(scales, map(tuple, legends), strict=True)}) == 1
     panels = [("Image", picture.image()), ("Superpixels", picture.image(boundaries=True))]
     panels += [
-        (name, picture.relevance(array, method_scale))
+        (name, picture.relevance(array, method_scale, pale.get(name, ())))
         for (name, array), method_scale in zip(values.items(), scales, strict=True)
     ]
     width = 2 * MARGIN + _row_width(len(panels), picture.width)

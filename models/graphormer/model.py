@@ -49,14 +49,8 @@ class NodeEmbedding(nn.Module):
             names = names or tuple(f"feature {f}" for f in range(len(self.cardinalities)))
         else:
             names = names or tuple(f"feature {f}" for f in range(config.num_node_features))
-            self.continuous = ContinuousEmbedding(
-                names,
-                config.position_bands,
-                config.position_bands > 0,
-                dim,
-                config.node_offsets,
-                config.node_scales,
-            )
+            bands, offsets, scales = config.position_bands, config.node_offsets, config.node_scales
+            self.continuous = ContinuousEmbedding(names, bands, bands > 0, dim, offsets, scales)
             names = tuple(dict.fromkeys(self.continuous.groups))
         if config.environments:
             self.environments = nn.Parameter(torch.zeros(config.environments, dim))

@@ -30,7 +30,7 @@ from graphxai.contract.inputs import Input, InputError, prepare_each
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
-from graphxai.datasets.isomers import mirror_image
+from graphxai.datasets.canonical_form import mirror_image
 from graphxai.runtime.writing import folder_at
 
 from . import inputs

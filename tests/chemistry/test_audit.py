@@ -273,7 +273,7 @@ def test_the_command_writes_a_table_or_json_and_prints_the_groups(tmp_path, monk
             main()
         assert stop.value.code == 0
     printed = capsys.readouterr().err
-    expected = gx.audit("mdr1-efflux", "t.csv", "efflux", method="lrp")
+    expected = gx.audit("mdr1-efflux", "t.csv", "efflux")
     assert expected.headline in " ".join(printed.split())
     written = pd.read_csv("a.csv")
     assert tuple(written) == COLUMNS

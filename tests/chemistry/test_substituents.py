@@ -3,7 +3,7 @@
 import pytest
 from rdkit import Chem
 
-from graphxai.chemistry.neighbours import exchanged
+from graphxai.chemistry.search.neighbours import exchanged
 from graphxai.chemistry.substituents import exchange_name, substituent_name
 
 

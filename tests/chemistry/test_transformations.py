@@ -4,8 +4,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.neighbours import exchanged, fragments_for, mutated
-from graphxai.chemistry.transformations import TRANSFORMATIONS, transformed
+from graphxai.chemistry.search.neighbours import exchanged, fragments_for, mutated
+from graphxai.chemistry.search.transformations import TRANSFORMATIONS, transformed
 
 # together they have a place for every transformation
 MOLECULES = """

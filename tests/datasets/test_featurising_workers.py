@@ -20,7 +20,7 @@ from rdkit import Chem
 from torch_geometric.data import Data
 
 import graphxai
-from graphxai.datasets.featurising import featurise
+from graphxai.datasets.features import featurise
 from graphxai.datasets.molecules import (
     MoleculeError,
     iter_table,
@@ -213,7 +213,7 @@ def test_a_worker_that_is_killed_is_replaced_and_loses_nothing() -> None:
 
 SCRIPT = """
 import sys
-from graphxai.datasets.featurising import featurise_in_workers
+from graphxai.datasets.features import featurise_in_workers
 
 print("the script runs as", __name__)
 found = list(featurise_in_workers(["CCO"] * 200, 2, max_atoms=500, canonical=False))
@@ -240,7 +240,7 @@ def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
 
 def test_a_worker_needs_no_torch() -> None:
     program = (
-        "import sys, graphxai.datasets.featurising;"
+        "import sys, graphxai.datasets.features;"
         "print([name for name in ('torch', 'pandas', 'scipy') if name in sys.modules])"
     )
     root = str(Path(graphxai.__file__).parents[1])

@@ -9,8 +9,7 @@ from scipy.stats import norm, truncnorm
 
 from graphxai.contract.tasks import Task
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.objectives import SPREAD, Objective, censored_loss
-from graphxai.learning.scores import kept_bounds, score_test_part
+from graphxai.learning.scores import SPREAD, Objective, censored_loss, kept_bounds, score_test_part
 from graphxai.learning.teachers.forests import expected_within, filled_column
 from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate

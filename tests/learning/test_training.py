@@ -16,9 +16,8 @@ from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.fit import FitResult, evaluate, fit, initialise
-from graphxai.learning.objectives import Objective
 from graphxai.learning.predicting import SizeBuckets, encode_all, predict
-from graphxai.learning.scores import measure
+from graphxai.learning.scores import Objective, measure
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, collate
 

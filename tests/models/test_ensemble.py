@@ -1,5 +1,6 @@
 """Several Graphormers are one model, which has means, their spread, and files."""
 
+import copy
 import json
 import re
 
@@ -10,7 +11,9 @@ import torch
 import graphxai as gx
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
+from graphxai.datasets.samples import digit_paths
 from graphxai.explainers import get_explainer
+from graphxai.explanation.comparison import side_by_side
 from graphxai.models.graphormer import (
     CheckpointError,
     Ensemble,
@@ -20,6 +23,7 @@ from graphxai.models.graphormer import (
     save_ensemble,
 )
 from graphxai.tables.card import view_facts
+from graphxai.visualization import Scale
 from graphxai.visualization.color import signed
 from graphxai.visualization.layout import averaged
 from graphxai.wrapping.removal import outputs_of_parts
@@ -197,3 +201,42 @@ def test_pairs_are_means_over_the_members(smiles, num_layers):
             for member in model.members
         ]
         np.testing.assert_allclose(pairs.by_layer, np.mean(each, axis=0), atol=1e-6)
+
+
+def test_contrasts_and_counterfactuals_are_pale_where_the_models_disagree(model):
+    """A difference is pale where the models disagree on the sign of the difference."""
+    contrast = gx.contrast(model, "CC(=O)Oc1ccccc1C(=O)O", "CC(=O)Nc1ccccc1C(=O)O")
+    a, b = contrast.a, contrast.b
+    doubtful = [a.contested, b.contested]
+    for i, j in contrast.part.same.tolist():
+        gaps = a.members[:, i] - b.members[:, j]
+        doubtful[0][i] = doubtful[1][j] = len({*np.sign(gaps)}) > 1
+    assert 0 < sum(map(sum, doubtful)) < len(a) + len(b)
+    dashed = contrast.svg().count("dasharray")
+    assert dashed == sum(map(sum, doubtful))
+    of_each = contrast.svg(difference=False)
+    assert of_each.count("dasharray") == a.contested.sum() + b.contested.sum()
+    assert "pale: models disagree on the sign" in of_each
+    alone = gx.contrast(model.members[0], a.smiles, b.smiles)
+    assert "dasharray" not in alone.svg()
+    assert "disagree" not in alone.svg()
+
+
+def test_superpixels_side_by_side_are_pale_where_the_models_disagree():
+    bundled = gx.load("mnist-superpixels")
+    digits = [copy.deepcopy(bundled) for _ in range(2)]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in digits[1].parameters():
+            parameter.add_(0.03 * torch.randn_like(parameter))
+    e = gx.explain(Ensemble(digits).eval(), digit_paths()[3])
+    assert 0 < e.contested.sum() < len(e)
+    row = side_by_side([e]).svg()
+    assert "pale: models disagree on the sign" in row
+    scale = Scale.fit(e.relevance)
+    for segment in (int(e.contested.argmax()), int(e.contested.argmin())):
+        value = e.relevance[segment] / (3 if e.contested[segment] else 1)
+        color = f'fill="{scale.hex(value)[0]}"'
+        path = re.search(rf"<path ([^>]*)><title>superpixel {segment}: ", row)
+        assert path is not None
+        assert color in path[1]

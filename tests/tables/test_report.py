@@ -1,12 +1,14 @@
 """The report as a file has what it should, cannot run data, and draws what it means."""
 
 import base64
+import copy
 import csv
 import hashlib
 import json
 import os
 import re
 import warnings
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -692,6 +694,16 @@ def test_the_page_is_headed_by_the_score_of_the_explained_task(bace, assay, tmp_
     for target, score in (("pIC50", "pIC50: R2 0."), ("active", "BACE-1 inhibition: ROC-AUC 0.")):
         gx.report(bace, assay, out, detailed=0, limit=2, target=target)
         assert read(out)[1]["model"]["summary"].startswith(score)
+
+
+def test_measured_pairs_are_told_below_the_heading(bace, assay, tmp_path, monkeypatch):
+    out, metadata = tmp_path / "r.html", copy.deepcopy(bace.origin.metadata)
+    metadata["scores"]["pIC50"] = {"pairs": {"n": 40, "r": 0.5, "right": 0.8}}
+    monkeypatch.setattr(bace, "origin", replace(bace.origin, metadata=metadata))
+    gx.report(bace, assay, out, detailed=0, limit=2, target="pIC50")
+    model = read(out)[1]["model"]
+    told = "; changes in 40 measured pairs: r 0.50, 80% of signs right"
+    assert model["summary"] == f"{model['heading']}{told}"
 
 
 def test_measured_values_that_are_none_of_the_task_are_pointed_out(bace, tmp_path):

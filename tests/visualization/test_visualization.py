@@ -223,6 +223,15 @@ def test_text_is_cut_where_it_does_not_fit() -> None:
     assert text_width(text, size) <= 200
 
 
+def test_a_title_that_would_be_cut_takes_two_lines(mol: Chem.Mol) -> None:
+    title = "acetoxy to (3,4-dichlorophenyl)oxy, then 2-carboxyphenyl to 2,3-dichlorophenyl"
+    svg = molecule_svg(mol, relevance_of(mol), title=title, width=400, height=310)
+    lines = [e.get("aria-label", "") for e in ElementTree.fromstring(svg).iter()]
+    lines = [line for line in lines if len(line) > 20 and line in title]
+    assert " ".join(lines) == title
+    assert len(lines) == 2
+
+
 def test_text_outside_the_font_is_left_to_the_viewer() -> None:
     assert ">化学 &lt;b&gt;</text>" in draw_text("化学 <b>", 0, 0, 12)
 

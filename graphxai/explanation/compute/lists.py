@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)  # fmt: skip
 
 import torch
 
@@ -26,6 +38,10 @@ OnError = Literal["warn", "raise"]
 Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their numbers in the list
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
+P = ParamSpec("P")
+M = TypeVar("M", contravariant=True)
+One = TypeVar("One", covariant=True)
+Several = TypeVar("Several", covariant=True)
 
 
 class Computation(Protocol[Result_co]):
@@ -233,3 +249,23 @@ def _seeded(seed: int | None, first: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed + first)
         yield
+
+
+class _ByInputs(Protocol[M, P, One, Several]):
+    """How type checkers see a function whose result depends on whether one input is given."""
+
+    @overload
+    def __call__(self, model: M, inputs: str, *args: P.args, **kwargs: P.kwargs) -> One: ...
+    @overload
+    def __call__(
+        self, model: M, inputs: list[Any] | tuple[Any, ...], *args: P.args, **kwargs: P.kwargs
+    ) -> Several: ...
+    @overload
+    def __call__(self, model: M, inputs: Any, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+def typed_by_inputs(
+    one: type[One], several: type[Several]
+) -> Callable[[Callable[Concatenate[M, Any, P], Any]], _ByInputs[M, P, One, Several]]:
+    """Tell type checkers what a function returns for a SMILES, and what for a list of inputs."""
+    return lambda function: cast(Any, function)

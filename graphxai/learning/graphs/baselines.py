@@ -15,7 +15,7 @@ from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
 from graphxai.contract.prediction_metrics import readings
 from graphxai.learning.graphs.reading import mean_features, node_features
-from graphxai.learning.objectives import Objective
+from graphxai.learning.scores import Objective
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import Forest

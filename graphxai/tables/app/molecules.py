@@ -14,8 +14,8 @@ from rdkit import Chem
 from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.matching import common_part_or_none
-from graphxai.chemistry.neighbours import exchanged, fragments_for
-from graphxai.chemistry.transformations import Change, transformed
+from graphxai.chemistry.search.neighbours import exchanged, fragments_for
+from graphxai.chemistry.search.transformations import Change, transformed
 from graphxai.contract.inputs import Input, prepare_each, prepare_for
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation

@@ -14,6 +14,7 @@ from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.schemes import divided_line
+from graphxai.contract.held_out_score import held_out_score
 from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits
 from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
@@ -81,6 +82,8 @@ def page_data(
         summary = ""
     elif len(model.config.tasks) > 1:
         summary = f"{task.name}: {score.figures}"
+    # what is said of measured pairs is too long for the heading, and stands in the facts below
+    pairs = held_out_score(model.origin.metadata, task.name, is_class=bool(task.classes)).pairs
     compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
     methods = [explainer, *map(get_explainer, compared)]
     meanings = {e.name: e.traits.large_score_means for e in methods}
@@ -99,6 +102,7 @@ def page_data(
             "name": model.origin.name,
             "sha256": model.origin.sha256,
             "summary": summary,
+            "heading": summary.removesuffix(f"; {pairs}"),
             "score": "" if score.level == "good" else f"{finding[0].upper()}{finding[1:]}.",
             "tasks": [[each.name, list(each.classes), each.unit] for each in model.config.tasks],
         },

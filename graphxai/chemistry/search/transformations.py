@@ -12,10 +12,15 @@ from typing import Any
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
-from graphxai.datasets.canonical_form import order_in_smiles, smiles_with_groups, with_groups_of
-from graphxai.datasets.isomers import isomers_in_order, undrawn_centres
+from graphxai.chemistry.matched_pairs import ShrunkenMean
+from graphxai.datasets.canonical_form import (
+    isomers_in_order,
+    order_in_smiles,
+    smiles_with_groups,
+    undrawn_centres,
+    with_groups_of,
+)
 
-from .matched_pairs import ShrunkenMean
 from .transformation_table import TRANSFORMATIONS, UNSTABLE
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out

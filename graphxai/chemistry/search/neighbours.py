@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import BRICS
 
+from graphxai.chemistry import SOURCES
+from graphxai.chemistry.matched_pairs import ShrunkenMean
+from graphxai.chemistry.matching import matches_in_time
+from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.substituents import exchange_name
 from graphxai.datasets.matched_pairs import (
     HYDROGEN,
     LARGEST_VARIABLE,
@@ -28,11 +33,6 @@ from graphxai.datasets.training_set import TrainingSet
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.reading import packaged_rows
 
-from . import SOURCES
-from .matched_pairs import ShrunkenMean
-from .matching import matches_in_time
-from .measurements import Measurements
-from .substituents import exchange_name
 from .transformations import Change, NewMolecules, transformed, unstable_groups
 
 BATCH = 64  # molecules predicted together
@@ -382,6 +382,6 @@ def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
 def _common() -> dict[str, tuple[str, ...]]:
     """Read common fragments by kind of bond. The file's first line says where they are from."""
     by_kind: dict[str, list[str]] = {}
-    for row in packaged_rows(__package__, COMMON):
+    for row in packaged_rows("graphxai.chemistry", COMMON):
         by_kind.setdefault(row["kind"], []).append(row["smiles"])
     return {kind: tuple(smiles) for kind, smiles in by_kind.items()}

@@ -1,0 +1,1 @@
+"""What a search for counterfactuals tries: exchanges, fragments and transformations."""
