@@ -5,6 +5,7 @@ needs neither: the functions that are there get the code of the changed file. A 
 during the import, such as a constant or a default, has to be imported.
 """
 
+import ast
 import gc
 import inspect
 import os
@@ -21,9 +22,9 @@ def runs_at_import(before: str, after: str) -> bool:
     return _outline(_compiled(before)) != _outline(_compiled(after))
 
 
-def change_functions(path: str, text: str) -> int:
-    """Give the functions of a module the code of its changed text; return how many differ."""
-    codes = dict(_functions(_compiled(text, path)))
+def change_functions(path: str, source: str | ast.Module) -> int:
+    """Give the functions of a module the code of its changed source; return how many differ."""
+    codes = dict(_functions(_compiled(source, path)))
     gc.unfreeze()
     num_changed = 0
     for function in gc.get_objects():
@@ -37,8 +38,8 @@ def change_functions(path: str, text: str) -> int:
     return num_changed
 
 
-def _compiled(text: str, path: str = "module") -> CodeType:
-    return compile(text, path, "exec", dont_inherit=True)
+def _compiled(source: str | ast.Module, path: str = "module") -> CodeType:
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 @cache
