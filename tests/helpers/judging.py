@@ -121,15 +121,33 @@ class Judge:
 
     def noted_files(self, of_files: Mapping[str, list[pytest.Item]]) -> Notes:
         """Run the tests of the files of the changes, or read what an earlier run has noted."""
-        wanted = {name for mutant in self.mutants for name in self.files[mutant.module]}
-        due = [name for name in of_files if name.startswith(tuple(wanted))]
+        wanted = tuple({name for mutant in self.mutants for name in self.files[mutant.module]})
         library = fingerprint(path for name in LIBRARY for path in Path(name).rglob("*.py"))
         sample = "".join(sorted(mutant.digest for mutant in self.sample))
+        kept, due = [], []
+        for name in [name for name in of_files if name.startswith(wanted)]:
+            state = (Path("tests") / name).read_bytes() + (library + sample).encode()
+            version = hashlib.sha256(state).hexdigest()[:12]
+            kept.append(self.kept / f"{name.replace('/', '-')}-{version}-{self.longest:g}.json")
+            if not kept[-1].exists():
+                due.append((of_files[name], kept[-1]))
+
+        def note_all() -> str:
+            digests = set[str]()
+            instrument(self.sample, digests.add)
+            with ThreadPoolExecutor(self.workers) as pool:
+                list(pool.map(lambda each: note(each, digests), due))
+            return ""
+
+        def note(each: tuple[list[pytest.Item], Path], digests: set[str]) -> None:
+            in_child(lambda: noted(each[0], digests, each[1], self.longest))
+
+        if due:
+            in_child(note_all)
         notes = Notes()
-        with ThreadPoolExecutor(self.workers) as pool:
-            of = pool.map(lambda name: self.notes_of(name, of_files[name], library + sample), due)
-            for each in of:
-                notes.add(each)
+        for path in kept:
+            if path.exists():  # else the child crashed
+                notes.add(Notes(**json.loads(path.read_text(encoding="utf-8"))))
         return notes
 
     def noticing(self, mutant: Mutant, items: Sequence[pytest.Item], limit: float) -> str:
@@ -160,17 +178,6 @@ class Judge:
                 break
             chosen.append(name)
         return chosen
-
-    def notes_of(self, name: str, items: Sequence[pytest.Item], state: str) -> Notes:
-        """Run the tests of a file, or read what an earlier run has noted of the same state."""
-        content = (Path("tests") / name).read_bytes()
-        version = hashlib.sha256(content + state.encode()).hexdigest()[:12]
-        kept = self.kept / f"{name.replace('/', '-')}-{version}-{self.longest:g}.json"
-        if not kept.exists():
-            in_child(lambda: noted(items, self.sample, kept, self.longest))
-        if not kept.exists():  # the child crashed
-            return Notes()
-        return Notes(**json.loads(kept.read_text(encoding="utf-8")))
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
@@ -222,21 +229,23 @@ class Instrumented(ast.NodeTransformer):
 def instrument(sample: Sequence[Mutant], reached: Callable[[str], None]) -> None:
     """Let the functions of the library say which changes their statements have."""
     builtins._reached = reached  # type: ignore[attr-defined]
+    sources = {}
     for module in {mutant.module for mutant in sample}:
         digests: dict[int, list[str]] = {}
         of_module = [mutant for mutant in sample if mutant.module == module]
         for mutant in of_module:
             digests.setdefault(mutant.line, []).append(mutant.digest)
         tree = Instrumented(digests).visit(ast.parse(of_module[0].before))
-        change_functions(str(of_module[0].path), tree)
+        sources[str(of_module[0].path)] = tree
+    change_functions(sources)
 
 
-def noted(
-    items: Sequence[pytest.Item], sample: Sequence[Mutant], kept: Path, longest: float
-) -> str:
-    """Run tests, and write down which changed statements each runs and how long it takes."""
-    notes, digests = Notes(), set[str]()
-    instrument(sample, digests.add)
+def noted(items: Sequence[pytest.Item], digests: set[str], kept: Path, longest: float) -> str:
+    """Run tests, and write down how long each takes and which changed statements it runs.
+
+    digests: takes the changes whose statements run.
+    """
+    notes = Notes()
     started = time.process_time()
     for item, following in pairs(items):
         if (begin := time.process_time()) - started > longest:
@@ -253,7 +262,7 @@ def noted(
 
 def judged(mutant: Mutant, items: Sequence[pytest.Item]) -> str:
     """Run tests with a change, and return the name of the first that fails, or an empty one."""
-    if not change_functions(str(mutant.path), mutant.after):
+    if not change_functions({str(mutant.path): mutant.after}):
         raise AssertionError(f"{mutant.path}: no function has the changed line")
     return next((item.nodeid for item, following in pairs(items) if not run(item, following)), "")
 
