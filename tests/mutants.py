@@ -6,7 +6,7 @@
     python tests/mutants.py --everywhere 100 --near 2 --most 20    # a rough answer, in less time
 
 Cosmic Ray makes the changes in a copy of the last commit, one at a time. All tests are run once, to
-note which lines each of them runs. A change then faces the tests that run the changed line, the
+note which changed statements each of them runs. A change then faces the tests that run it, the
 shortest first (`helpers/judging.py`). With `--near`, these are only those of the test files that
 name most of what the module defines, and of those that name most of what its importers define.
 Changes of types and of identities are left out. The same seed draws the same changes.
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--near", type=int, help="test files of each module, and of its importers")
     parser.add_argument("--most", type=float, default=120, help="seconds of tests of a change")
     parser.add_argument("--longest", type=float, default=1e9, help="seconds of a file of tests")
+    parser.add_argument("--workers", type=int, default=2, help="files of tests noted at a time")
     parser.add_argument("--again", action="store_true", help="try again what no test noticed")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -328,7 +329,8 @@ def tried(mutants: Sequence[Mutant], options: argparse.Namespace) -> dict[Mutant
     near = options.near
     files = {m.module: every if near is None else nearest_files(m.module, near) for m in due}
     if due:
-        judge = Judge(due, files, KEPT_RESULTS, options.longest, options.most, say)
+        limits = (options.longest, options.most, options.workers)
+        judge = Judge(due, mutants, files, KEPT_RESULTS, *limits, say)
         chosen = sorted({name for names in files.values() for name in names})
         in_child(lambda: collected(chosen, judge), silent=False)
     of_waiting = dict(lines_of(waiting))

@@ -5,10 +5,11 @@ needs neither: the functions that are there get the code of the changed file. A 
 during the import, such as a constant or a default, has to be imported.
 """
 
+import ast
 import gc
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import CodeType, FunctionType
 
@@ -21,24 +22,30 @@ def runs_at_import(before: str, after: str) -> bool:
     return _outline(_compiled(before)) != _outline(_compiled(after))
 
 
-def change_functions(path: str, text: str) -> int:
-    """Give the functions of a module the code of its changed text; return how many differ."""
-    codes = dict(_functions(_compiled(text, path)))
+def change_functions(sources: Mapping[str, str | ast.Module]) -> int:
+    """Give the functions of modules the code of their changed sources; return how many differ.
+
+    sources: by path of the module.
+    """
+    codes = {
+        _real(path): dict(_functions(_compiled(source, path))) for path, source in sources.items()
+    }
     gc.unfreeze()
     num_changed = 0
     for function in gc.get_objects():
         if type(function) is not FunctionType:
             continue
         now = function.__code__
-        code = codes.get((now.co_qualname, now.co_firstlineno))
-        if code is not None and _real(now.co_filename) == _real(path) and not _alike(now, code):
+        of_module = codes.get(_real(now.co_filename), {})
+        code = of_module.get((now.co_qualname, now.co_firstlineno))
+        if code is not None and not _alike(now, code):
             function.__code__ = code
             num_changed += 1
     return num_changed
 
 
-def _compiled(text: str, path: str = "module") -> CodeType:
-    return compile(text, path, "exec", dont_inherit=True)
+def _compiled(source: str | ast.Module, path: str = "module") -> CodeType:
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 @cache

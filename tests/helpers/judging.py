@@ -1,11 +1,13 @@
 """Judge changes of modules by the tests that run the changed line.
 
-A first run of each test file notes which lines of the library every test runs, and how long it
-takes. A change is then judged in a child of this process, which has imported the library and the
-tests: it runs the tests that run the changed line, the shortest first, until one fails.
+A first run of each test file notes which tests run the statements that are changed, and how long
+each test takes. The statements themselves say so, as a call is put before each of them. A change is
+then judged in a child of this process, which has imported the library and the tests: it runs the
+tests that run the changed statement, the shortest first, until one fails.
 """
 
 import ast
+import builtins
 import hashlib
 import json
 import math
@@ -14,9 +16,9 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,34 +55,24 @@ class Mutant:
         """The file, in the folder in which the judge works."""
         return Path("graphxai") / self.module
 
-    def statement(self) -> range:
-        """Return the lines of the statement, as a call may be written on several."""
-        around = [
-            range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            for node in ast.walk(ast.parse(self.before))
-            if isinstance(node, ast.stmt) and not hasattr(node, "body")
-        ]
-        holding = [lines for lines in around if self.line in lines]
-        return min(holding, key=len, default=range(self.line, self.line + 1))
-
 
 @dataclass
 class Notes:
     """What a run of the tests of a file says.
 
     seconds: the processor time of each test that passes.
-    lines: by test, the lines that it runs of each module.
+    reached: by test, the changes whose statement it runs.
     failing: the tests that fail without a change, which judge nothing.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    reached: dict[str, list[str]] = field(default_factory=dict)
     failing: list[str] = field(default_factory=list)
 
     def add(self, others: "Notes") -> None:
         """Add what the run of another file says."""
         self.seconds |= others.seconds
-        self.lines |= others.lines
+        self.reached |= others.reached
         self.failing += others.failing
 
 
@@ -88,54 +80,75 @@ class Notes:
 class Judge:
     """A plugin of pytest that judges changes instead of running the tests that were collected.
 
-    mutants: the changes.
+    mutants: the changes to judge.
+    sample: these and those that were judged earlier, so that the notes hold for all of them.
     files: by module, the beginnings of the names of its test files.
     kept: a folder for the notes of each test file, which hold while neither it nor the library is
         changed.
     longest: the processor time in seconds that one file may take for its notes.
     most: the processor time in seconds of the tests of one change.
+    workers: how many files are noted at a time.
     say: takes a change, the test that noticed it, and the tests that run the line. The name is
         empty if no test noticed it, and None if the change has to be imported.
     """
 
     mutants: Sequence[Mutant]
+    sample: Sequence[Mutant]
     files: Mapping[str, Sequence[str]]
     kept: Path
     longest: float
     most: float
+    workers: int
     say: Callable[[Mutant, str | None, Sequence[str]], None]
     sound: dict[pytest.Item, bool] = field(default_factory=dict)
-    watch: Any = field(default_factory=lambda: watching())
-
-    def pytest_sessionstart(self) -> None:
-        """Note the lines that run while the library and the tests are imported."""
-        self.watch.start()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Note what tests run, then judge the changes."""
-        self.watch.stop()
-        at_import = lines_by_module(self.watch.get_data())
         by_name = {item.nodeid: item for item in session.items}
         of_files: dict[str, list[pytest.Item]] = {}
         for item in session.items:
             name = item.path.relative_to(Path("tests").resolve()).as_posix()
             of_files.setdefault(name, []).append(item)
-        library = fingerprint(path for name in LIBRARY for path in Path(name).rglob("*.py"))
-        notes, known = Notes(), set()
+        notes = self.noted_files(of_files)
         for mutant in self.mutants:
-            wanted = tuple(self.files[mutant.module])
-            for name in [name for name in of_files if name.startswith(wanted)]:
-                if name not in known:
-                    notes.add(self.notes_of(name, of_files[name], library))
-                    known.add(name)
             names = self.tests_of(mutant, notes)
-            lines = {*mutant.statement()} & {*at_import.get(mutant.module, {})}
-            if lines or runs_at_import(mutant.before, mutant.after) or not names:
+            if runs_at_import(mutant.before, mutant.after) or not names:
                 self.say(mutant, None, names)
                 continue
             limit = SLOWER * (2 + sum(notes.seconds[name] for name in names))
             self.say(mutant, self.noticing(mutant, [by_name[name] for name in names], limit), names)
         return True
+
+    def noted_files(self, of_files: Mapping[str, list[pytest.Item]]) -> Notes:
+        """Run the tests of the files of the changes, or read what an earlier run has noted."""
+        wanted = tuple({name for mutant in self.mutants for name in self.files[mutant.module]})
+        library = fingerprint(path for name in LIBRARY for path in Path(name).rglob("*.py"))
+        sample = "".join(sorted(mutant.digest for mutant in self.sample))
+        kept, due = [], []
+        for name in [name for name in of_files if name.startswith(wanted)]:
+            state = (Path("tests") / name).read_bytes() + (library + sample).encode()
+            version = hashlib.sha256(state).hexdigest()[:12]
+            kept.append(self.kept / f"{name.replace('/', '-')}-{version}-{self.longest:g}.json")
+            if not kept[-1].exists():
+                due.append((of_files[name], kept[-1]))
+
+        def note_all() -> str:
+            digests = set[str]()
+            instrument(self.sample, digests.add)
+            with ThreadPoolExecutor(self.workers) as pool:
+                list(pool.map(lambda each: note(each, digests), due))
+            return ""
+
+        def note(each: tuple[list[pytest.Item], Path], digests: set[str]) -> None:
+            in_child(lambda: noted(each[0], digests, each[1], self.longest))
+
+        if due:
+            in_child(note_all)
+        notes = Notes()
+        for path in kept:
+            if path.exists():  # else the child crashed
+                notes.add(Notes(**json.loads(path.read_text(encoding="utf-8"))))
+        return notes
 
     def noticing(self, mutant: Mutant, items: Sequence[pytest.Item], limit: float) -> str:
         """Return the first test that fails with a change, and passes alone without it."""
@@ -156,30 +169,15 @@ class Judge:
         return self.sound[item]
 
     def tests_of(self, mutant: Mutant, notes: Notes) -> list[str]:
-        """Return the tests that run the changed statement, or else the module, shortest first."""
-        lines = set(mutant.statement())
-        running = {
-            name: set(of[mutant.module]) for name, of in notes.lines.items() if mutant.module in of
-        }
-        touching = [name for name, of in running.items() if lines & of] or [*running]
+        """Return the tests that run the changed statement, shortest first."""
+        running = [name for name, digests in notes.reached.items() if mutant.digest in digests]
         chosen, total = [], 0.0
-        for name in sorted(touching, key=notes.seconds.__getitem__):
+        for name in sorted(running, key=notes.seconds.__getitem__):
             total += notes.seconds[name]
             if chosen and total > self.most:
                 break
             chosen.append(name)
         return chosen
-
-    def notes_of(self, name: str, items: Sequence[pytest.Item], library: str) -> Notes:
-        """Run the tests of a file, or read what an earlier run has noted."""
-        content = (Path("tests") / name).read_bytes()
-        version = hashlib.sha256(content + library.encode()).hexdigest()[:12]
-        kept = self.kept / f"{name.replace('/', '-')}-{version}-{self.longest:g}.json"
-        if not kept.exists():
-            in_child(lambda: noted(items, kept, self.longest))
-        if not kept.exists():  # the child crashed
-            return Notes()
-        return Notes(**json.loads(kept.read_text(encoding="utf-8")))
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
@@ -187,49 +185,84 @@ def fingerprint(paths: Iterable[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
-def watching() -> Any:
-    """Return what notes the lines of the library that run."""
-    import coverage
+class Instrumented(ast.NodeTransformer):
+    """Puts a call before each statement that is changed.
 
-    measured = [f"{Path(name).resolve()}/*" for name in LIBRARY]
-    return coverage.Coverage(data_file=None, include=measured, config_file=False)
+    digests: by line, the changes of this line.
+    """
+
+    def __init__(self, digests: Mapping[int, Sequence[str]]) -> None:
+        self.digests = digests
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Go through the statements of each block."""
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if (
+                isinstance(block, list)
+                and block
+                and not isinstance(node, ast.Module | ast.ClassDef)
+            ):
+                setattr(node, name, [each for statement in block for each in self.both(statement)])
+        return node
+
+    def both(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return a statement, after the call if it is changed outside the blocks that it holds."""
+        blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(statement, "handlers", [])]
+        inner = {
+            line
+            for block in [*blocks, *(case.body for case in getattr(statement, "cases", []))]
+            for each in block
+            for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+        }
+        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        digests = [d for line in {*lines} - inner for d in self.digests.get(line, ())]
+        calls = [ast.parse(f"_reached({digest!r})").body[0] for digest in digests]
+        for call in calls:
+            for part in ast.walk(call):
+                ast.copy_location(part, statement)
+        return [*calls, statement]
 
 
-def lines_by_module(data: Any) -> dict[str, dict[int, list[str]]]:
-    """Return by module and line the tests that ran it, or an empty name for those of the import."""
-    lines = {}
-    for file in data.measured_files():
-        path = Path(file).relative_to(Path.cwd())
-        module = path.relative_to("graphxai") if path.parts[0] == "graphxai" else path
-        lines[module.as_posix()] = data.contexts_by_lineno(file)
-    return lines
+def instrument(sample: Sequence[Mutant], reached: Callable[[str], None]) -> None:
+    """Let the functions of the library say which changes their statements have."""
+    builtins._reached = reached  # type: ignore[attr-defined]
+    sources = {}
+    for module in {mutant.module for mutant in sample}:
+        digests: dict[int, list[str]] = {}
+        of_module = [mutant for mutant in sample if mutant.module == module]
+        for mutant in of_module:
+            digests.setdefault(mutant.line, []).append(mutant.digest)
+        tree = Instrumented(digests).visit(ast.parse(of_module[0].before))
+        sources[str(of_module[0].path)] = tree
+    change_functions(sources)
 
 
-def noted(items: Sequence[pytest.Item], kept: Path, longest: float) -> str:
-    """Run tests, and write down what each of them runs of the library and how long it takes."""
-    notes, watch = Notes(), watching()
+def noted(items: Sequence[pytest.Item], digests: set[str], kept: Path, longest: float) -> str:
+    """Run tests, and write down how long each takes and which changed statements it runs.
+
+    digests: takes the changes whose statements run.
+    """
+    notes = Notes()
     started = time.process_time()
-    watch.start()
     for item, following in pairs(items):
         if (begin := time.process_time()) - started > longest:
             break
-        watch.switch_context(item.nodeid)
+        digests.clear()
         if run(item, following):
             notes.seconds[item.nodeid] = round(time.process_time() - begin, 3)
+            notes.reached[item.nodeid] = sorted(digests)
         else:
             notes.failing.append(item.nodeid)
-    watch.stop()
-    for module, lines in lines_by_module(watch.get_data()).items():
-        for line, names in lines.items():
-            for name in set(names) & set(notes.seconds):
-                notes.lines.setdefault(name, {}).setdefault(module, []).append(line)
     kept.write_text(json.dumps(asdict(notes)), encoding="utf-8")
     return ""
 
 
 def judged(mutant: Mutant, items: Sequence[pytest.Item]) -> str:
     """Run tests with a change, and return the name of the first that fails, or an empty one."""
-    if not change_functions(str(mutant.path), mutant.after):
+    if not change_functions({str(mutant.path): mutant.after}):
         raise AssertionError(f"{mutant.path}: no function has the changed line")
     return next((item.nodeid for item, following in pairs(items) if not run(item, following)), "")
 
