@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from rdkit import Chem, DataStructs, rdBase
 from rdkit.Chem import rdFingerprintGenerator
 
+from .canonical_form import one_perception, order_in_smiles
+
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
 
@@ -113,6 +115,18 @@ def structure_counts(molecules: Molecules) -> Counts:
     return tuple(_counts(_count_generators(), molecules))
 
 
+def _order_of_torsions(mol: Chem.Mol) -> list[int]:
+    """Return an order of the atoms in which torsions are counted, or [] for any.
+
+    A torsion around a ring of three ends where it begins. RDKit begins at the atom with the lowest
+    number, and so counts another one in another order.
+    """
+    if all(len(ring) > 3 for ring in mol.GetRingInfo().AtomRings()):
+        return []
+    with one_perception():
+        return order_in_smiles(mol)
+
+
 def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
     """Return the similarity (n, m) of counts a (n, bits) and b (m, bits).
 
@@ -156,18 +170,21 @@ def structure_occurrences(
     reach = Chem.GetDistanceMatrix(mol)  # (N, N), in bonds
     within = [[np.flatnonzero(row).tolist() for row in reach <= radius] for radius in range(4)]
     columns, sizes, atoms = list[int](), list[int](), list[int]()
+    order = _order_of_torsions(mol)
     for kind, generator in enumerate(_count_generators()):
         places = rdFingerprintGenerator.AdditionalOutput()
         if STRUCTURES[kind] == "torsion":
             places.AllocateBitPaths()
         else:
             places.AllocateBitInfoMap()
-        generator.GetCountFingerprint(mol, additionalOutput=places)
+        in_order = order if STRUCTURES[kind] == "torsion" else []
+        counted = Chem.RenumberAtoms(mol, in_order) if in_order else mol
+        generator.GetCountFingerprint(counted, additionalOutput=places)
         occurrences = places.GetBitPaths() or places.GetBitInfoMap() or {}
         for bit in sorted(occurrences):
             for place in occurrences[bit]:
                 if STRUCTURES[kind] in ("atom pair", "torsion"):
-                    covered = place
+                    covered = [in_order[k] for k in place] if in_order else place
                 else:  # an atom and the radius around it
                     covered = within[place[1]][place[0]]
                 columns.append(kind * COUNTS + bit)
@@ -179,9 +196,13 @@ def structure_occurrences(
 def _counts(generators: Sequence[Any], molecules: Molecules) -> NDArray[np.uint16]:
     """Return the counts of each generator for each molecule, (generators, n, 4096)."""
     counts = np.empty((len(generators), len(molecules), COUNTS), dtype=np.uint16)
+    torsions = _count_generators()[STRUCTURES.index("torsion")]
     for position, mol in enumerate(_each(molecules)):
+        order = _order_of_torsions(mol) if torsions in generators else []
         for kind, generator in enumerate(generators):
-            counts[kind, position] = generator.GetCountFingerprintAsNumPy(mol)
+            in_order = order and generator is torsions
+            counted = Chem.RenumberAtoms(mol, order) if in_order else mol
+            counts[kind, position] = generator.GetCountFingerprintAsNumPy(counted)
     return counts
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
@@ -24,6 +25,10 @@ FEW = 8  # of larger graphs, k backward passes take less time than one of k copi
 # inputs, LRP was 4 % faster, because the sizes within a batch were closer to each other.
 CHUNK = 512
 CHUNK_PAIRS = 8_000_000  # how many node pairs are encoded before they are batched: some 300 MB
+
+# Sums over the tokens of a graph have other last bits with other padding. So where these count, a
+# batch holds graphs of as many tokens, up to a multiple of this, as if each were alone.
+TOKENS = 4
 
 Refused: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 Key = TypeVar("Key")  # the caller's name for an input
@@ -143,12 +148,22 @@ def _asking_for(items: list[Input]) -> Input:
     return Input(graph)
 
 
+def tokens_alone(fewest: int, item: Input) -> int:
+    """Return how many tokens a graph has with its own padding, to at least `fewest` nodes."""
+    return -(-(max(fewest, item.num_nodes) + 1) // TOKENS) * TOKENS
+
+
 def batches_for(
-    model: Any, prepared: Sequence[tuple[Key, Input]]
+    model: Any, prepared: Sequence[tuple[Key, Input]], alike: bool = False
 ) -> Iterator[list[tuple[Key, Input]]]:
     """Group encoded inputs into batches that the model accepts.
 
     If a model has a `batch_group`, inputs of different groups never share a batch.
+
+    Args:
+        model: the model.
+        prepared: the encoded inputs, each with the caller's key.
+        alike: whether the graphs of a batch must have the padding that they have alone.
     """
     same_size: bool = getattr(model, "same_size_only", False)
     if (group_of := getattr(model, "batch_group", None)) is not None:
@@ -167,13 +182,16 @@ def batches_for(
             if len(alone) > 1:  # which costs more than passes that they would share
                 together, why = sum(1 for _ in in_batches(alone)), model.why_alone(alone[0][1].data)
                 model.warn_of_single_passes(why, len(alone), together)
-    return (batch for part in parts for batch in in_batches(part, same_size, goes_alone))
+    fewest = getattr(model, "fewest_nodes", None)
+    padded = partial(tokens_alone, fewest) if alike and fewest else None
+    return (batch for part in parts for batch in in_batches(part, same_size, goes_alone, padded))
 
 
 def in_batches(
     prepared: Iterable[tuple[Key, Input]],
     same_size: bool = False,
     goes_alone: "Callable[[Data], bool] | None" = None,
+    padded: Callable[[Input], int] | None = None,
 ) -> Iterator[list[tuple[Key, Input]]]:
     """Group inputs of similar size into batches within MAX_GRAPHS and MAX_PAIRS.
 
@@ -182,6 +200,7 @@ def in_batches(
         same_size: whether all inputs of a batch must have the same number of nodes.
         goes_alone: tells whether an input needs a pass to itself, for example because it has
             matrices over node pairs.
+        padded: tells how many tokens an input has with padding, if a batch needs inputs of as many.
     """
 
     def alone(item: Input) -> bool:
@@ -189,9 +208,10 @@ def in_batches(
 
     batch: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):
-        tokens = item[1].num_nodes + 1
+        tokens = item[1].num_nodes + 1 if padded is None else padded(item[1])
         full = len(batch) >= MAX_GRAPHS or (len(batch) + 1) * tokens**2 > MAX_PAIRS
-        differs = bool(batch) and same_size and batch[0][1].num_nodes + 1 != tokens
+        differs = bool(batch) and same_size and batch[0][1].num_nodes != item[1].num_nodes
+        differs = differs or (bool(batch) and padded is not None and padded(batch[0][1]) != tokens)
         differs = differs or (bool(batch) and any(map(alone, (batch[0][1], item[1]))))
         if batch and (full or differs):
             yield batch
@@ -201,11 +221,20 @@ def in_batches(
         yield batch
 
 
-def collated(model: Any, batch: Sequence[tuple[object, Input]]) -> Any:
-    """Collate encoded inputs into a batch that can carry gradients, on the model's device."""
+def collated(model: Any, batch: Sequence[tuple[object, Input]], alike: bool = False) -> Any:
+    """Collate encoded inputs into a batch that can carry gradients, on the model's device.
+
+    Args:
+        model: the model.
+        batch: the encoded inputs, each with the caller's key.
+        alike: whether they have the padding that they have alone, as `batches_for` grouped them.
+    """
     with torch.inference_mode(False):
         plain = getattr(model, "collates_plain_graphs", False)  # others are promised PyG's `Data`
         graphs = [item.graph if plain else item.data for _, item in batch]
         graphs = [graph.clone() if graph.x.is_inference() else graph for graph in graphs]
-        size = {"pad_to": fewest} if (fewest := getattr(model, "fewest_nodes", None)) else {}
+        fewest = getattr(model, "fewest_nodes", None)
+        if fewest and alike:
+            fewest = tokens_alone(fewest, batch[-1][1]) - 1  # of the largest
+        size = {"pad_to": fewest} if fewest else {}
         return model.collate(graphs, **size).to(next(model.parameters()).device)

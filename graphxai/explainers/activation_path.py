@@ -32,7 +32,7 @@ from graphxai.rules.conservative import conservative
 
 from .base import Attribution, Explainer, gradients, scored
 from .gradient import Lrp
-from .passes import run_pass, structural_bias
+from .passes import logistic, run_pass, structural_bias
 from .registry import register
 from .traits import Traits
 
@@ -96,7 +96,7 @@ class LrpPath(Explainer):
         # Rounding errors scale with the largest relevance, of nodes and graph token. Ignore them.
         size = relevance[:, :1].abs().maximum(nodes.abs().nan_to_num().amax(dim=1, keepdim=True))
         spread = spread.maximum(1e-2 * size).clamp(min=1e-30)
-        absent = torch.sigmoid(-self.steepness * above / spread)
+        absent = logistic(-self.steepness * above / spread)
         presence = (math.log(self.floor) * absent).exp().masked_fill(~batch.mask, 1.0)
         return torch.cat([torch.ones_like(relevance[:, :1]), presence], dim=1)
 

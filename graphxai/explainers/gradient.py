@@ -252,14 +252,15 @@ class SmoothGrad(Explainer):
             outputs = encode(model, tokens, batch, bias=bias)
         resolved = target.resolve(model.config, outputs)
         generators = [generator_of_graph(self.seed, batch, row) for row in range(len(batch))]
-        gradient = torch.zeros_like(tokens)
+        gradient = torch.zeros_like(tokens, dtype=torch.double)  # however the samples are divided
         for part in in_passes(batch, self.samples):
             copies = [self._noisy(tokens, batch, generators) for _ in range(part.start, part.stop)]
             noisy = torch.stack(copies).requires_grad_()  # (K, B, T, D)
             f = resolved(encode_variants(model, noisy, batch, bias=bias))
             (of_copies,) = gradients(f, [noisy])
-            gradient += of_copies.sum(0) / self.samples + nan_unless_finite(f)[:, None, None]
-        return scored(gradient.norm(dim=-1), batch, outputs, resolved)
+            gradient += of_copies.sum(0, dtype=torch.double) / self.samples
+            gradient += nan_unless_finite(f)[:, None, None]
+        return scored(gradient.norm(dim=-1).to(tokens), batch, outputs, resolved)
 
     def _noisy(
         self, tokens: Tensor, batch: GraphBatch, generators: Sequence[torch.Generator]
@@ -318,17 +319,18 @@ class IntegratedGradients(Explainer):
         resolved = target.resolve(model.config, ends[0])
         points, weights = quadrature(self.steps, self.power, like=tokens)
         leaves = leaves_of(batch)
-        gradient = torch.zeros_like(tokens)  # its mean over the path
+        gradient = torch.zeros_like(tokens, dtype=torch.double)  # the mean, however the path is cut
         further = {name: torch.zeros_like(x) for name, x in leaves.items()}
         for part in in_passes(batch, self.steps):
             on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
             at, scaled = scaled_leaves(batch, points[part])
             f = resolved(encode_variants(model, on_path, at, bias=bias))
             at_points, *others = gradients(f, [on_path, *scaled.values()])
-            gradient += (weights[part, None, None, None] * at_points).sum(0)
+            gradient += (weights[part, None, None, None].double() * at_points).sum(0)
             gradient += nan_unless_finite(f)[:, None, None]
             for name, g in zip(scaled, others, strict=True):
                 further[name] += torch.einsum("k...,k->...", g, weights[part].to(g))
+        gradient = gradient.to(tokens)
         relevance = (tokens * gradient).sum(-1)
         inputs = {name: x.detach() * further[name] for name, x in leaves.items()}
         return scored(

@@ -152,6 +152,7 @@ def mean_and_error(samples: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     A node with a single sample gets the typical standard deviation of its graph's other nodes, as a
     root mean square. A node without samples gets a mean of zero.
     """
+    given, samples = samples.dtype, samples.double()  # sums whose order depends on the batch
     count = valid.sum(0).clamp(min=1)
     mean = samples.masked_fill(~valid, 0.0).sum(0) / count
     squares = (samples - mean).square().masked_fill(~valid, 0.0).sum(0)
@@ -159,7 +160,7 @@ def mean_and_error(samples: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     variance = torch.where(several, squares / (count - 1).clamp(min=1), 0.0)
     typical = variance.sum(-1, keepdim=True) / several.sum(-1, keepdim=True).clamp(min=1)
     variance = torch.where(several, variance, typical)
-    return mean, (variance / count).sqrt()
+    return mean.to(given), (variance / count).sqrt().to(given)
 
 
 GOLDEN = 0.618  # its multiples spread the sizes of coalitions evenly between 0 and 1

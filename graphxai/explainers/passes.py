@@ -281,6 +281,14 @@ def encode_variants(
     return encode(model, tokens.flatten(0, 1), batch, hidden, shared).unflatten(0, (k, b))
 
 
+def logistic(x: Tensor) -> Tensor:
+    """Compute the logistic function, with the same last bits wherever an entry stands.
+
+    `torch.sigmoid` has another kernel for the last entries of a tensor.
+    """
+    return 1 / (1 + torch.exp(-x))
+
+
 def nan_unless_finite(values: Tensor) -> Tensor:
     """Return zeros (B,), or NaN for each graph whose values (K, B) are not all finite.
 

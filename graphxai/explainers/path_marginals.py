@@ -37,6 +37,7 @@ from . import orders
 from .activation_path import LrpPath
 from .base import Attribution, Explainer, gradients, scored
 from .gradient import Lrp
+from .passes import logistic
 from .registry import register
 from .traits import Traits
 
@@ -228,7 +229,7 @@ def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
     # it look like relevance.
     to_mean = to_mean.masked_fill(to_mean.abs() <= SAME * (gradient.abs() + mean.abs()), 0.0)
     leaving = attention / (1 - attention).clamp(min=LEAST)
-    joining = torch.sigmoid(attention.log() - presence)  # e^score / (Z + e^score)
+    joining = logistic(attention.log() - presence)  # e^score / (Z + e^score)
     return torch.where(presence == 0, leaving, joining) * to_mean
 
 

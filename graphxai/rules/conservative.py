@@ -25,6 +25,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from graphxai.runtime.scope import Blocks
 
@@ -32,6 +33,7 @@ from .module_rule import CustomRule, ModuleRule
 from .operation_rule import BoundOperation, OperationRule, constant_ratio, gelu_ratio
 
 ROWS = 16  # a product with fewer rows, and a softmax with fewer columns, has another kernel
+FEW_ROWS = 64  # a product with so few, such as one a graph, has another kernel for its last rows
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,8 @@ def softmax_attention(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
     query, key = _factors(query, key)
     rules = _rules.get()
     with torch.set_grad_enabled(torch.is_grad_enabled() and not rules.attention):  # cheaper
-        products = query @ key.transpose(-2, -1)
+        # other strides, such as those of a graph alone, have another kernel for a single query
+        products = query.contiguous() @ key.transpose(-2, -1).contiguous()
         logits = products + bias if torch.is_grad_enabled() else products.add_(bias)
         if rules.attention or (rule := rules.custom_rule("softmax")) is None:
             weights = torch.softmax(logits, dim=-1)
@@ -344,11 +347,14 @@ def relu(x: Tensor) -> Tensor:
     return F.relu(x)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply a linear map to x (B, T, D), and add its bias separately if biases are recorded."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, alike: bool = False) -> Tensor:
+    """Apply a linear map to x (B, T, D), and add its bias separately if biases are recorded.
+
+    For `alike` see `alone_as_together`.
+    """
     if bias is None or not _records_biases():
-        return alone_as_together(x, weight, bias)
-    return add_bias(alone_as_together(x, weight), bias)
+        return alone_as_together(x, weight, bias, alike=alike)
+    return add_bias(alone_as_together(x, weight, alike=alike), bias)
 
 
 def pad_graphs(x: Tensor, added: int) -> Tensor:
@@ -356,18 +362,37 @@ def pad_graphs(x: Tensor, added: int) -> Tensor:
     return torch.cat([x, x.new_zeros(added, *x.shape[1:])]) if added else x
 
 
-def alone_as_together(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def alone_as_together(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, alike: bool = False
+) -> Tensor:
     """Apply a linear map to x (..., D) so that a row's last bits do not depend on the others.
 
     Libraries for matrix products have other kernels for few rows and, where the outputs are few,
     for the last rows. Rows of zeros are added so that these are not used.
+
+    Args:
+        x: the rows (..., D).
+        weight: the weight (O, D).
+        bias: the bias (O,).
+        alike: whether this holds for gradients, too. A recording follows the map alone.
     """
     rows = x.numel() // x.shape[-1]
-    whole = max(rows, ROWS) if len(weight) >= ROWS else -(-max(rows, ROWS) // ROWS) * ROWS
-    if rows in (0, whole) or torch.is_grad_enabled():  # a recording follows the map alone
+    has_last_rows = len(weight) < ROWS or (alike and rows <= FEW_ROWS)
+    whole = -(-max(rows, ROWS) // ROWS) * ROWS if has_last_rows else max(rows, ROWS)
+    if torch.is_grad_enabled():
+        whole = whole if alike and not _is_recorded() else rows
+    if rows in (0, whole):
         return F.linear(x, weight, bias)
     padded = pad_graphs(x.reshape(rows, -1), whole - rows)
     return F.linear(padded, weight, bias)[:rows].unflatten(0, x.shape[:-1])
+
+
+def _is_recorded() -> bool:
+    """Return whether biases, operations that lose relevance, or all operations are recorded."""
+    tape = _tape.get()
+    if tape is not None and (tape.with_biases or tape.with_operations):
+        return True
+    return _get_current_dispatch_mode() is not None
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:

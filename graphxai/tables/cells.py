@@ -21,8 +21,9 @@ LEDGER = (
     *("graph_token", "biases", "structure", "unexplained"),
 )
 PARENT = ("parent", "note")  # the SMILES of a molecule's parent, and what was done; both may be ""
-# A batch changes sums by about a millionth of the largest number beside them, and cells end above
-# this: relevance after 5 digits of the largest in its row, and shares after 6.
+# A row of a network has the same bits in any batch. Where other models or processors change sums by
+# a millionth of the largest number beside them, cells mostly end above this: relevance after 5
+# digits of the largest in its row, and shares after 6.
 OF_RELEVANCE, OF_SHARES = 5, 6
 SIMILARITY = NEARNESS[0]  # how the names of its columns end
 

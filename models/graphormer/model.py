@@ -138,7 +138,7 @@ class TransformHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs (B, num_outputs) for the graph token x (B, D)."""
         x = self.norm(rules.gelu(self.transform(x)))
-        outputs = alone_as_together(x, self.output.weight)
+        outputs = alone_as_together(x, self.output.weight, alike=not self.training)
         return rules.add_bias(outputs, self.bias.expand(self.output.out_features))
 
 

@@ -40,7 +40,12 @@ class OneAtom(nn.Module):
 
 
 NITROFURANTOIN = "O=C1CN(N=Cc2ccc([N+](=O)[O-])o2)C(=O)N1"
-ADRIFT = ["O=C1Nc2ccccc2/C1=C/c1ccc[nH]1", "O=C(O)/C=C\\c1ccccc1", "C[C@H]1CC[C@@H](O)CC1"]
+ADRIFT = [
+    "CC1CO1",
+    "O=C1Nc2ccccc2/C1=C/c1ccc[nH]1",
+    "O=C(O)/C=C\\c1ccccc1",
+    "C[C@H]1CC[C@@H](O)CC1",
+]
 SOURCE = Path(gx.__file__).parents[1]
 
 
@@ -78,8 +83,8 @@ def test_every_way_of_handing_over_a_compound_has_one_answer(way, compounds):
 
 @pytest.fixture(scope="module")
 def handed_over(compounds) -> list[tuple[int, str | Chem.Mol]]:
-    """Return three compounds in every way, each with its number."""
-    mols = compounds[:3]
+    """Return four compounds in every way, each with its number."""
+    mols = compounds[:4]
     given = [(k, way(Chem.Mol(mol))) for way in WAYS.values() for k, mol in enumerate(mols)]
     texts = [Chem.MolToSmiles(mol) for mol in mols]
     own = [pair for _, in_file in in_own_files(texts) for pair in in_file.items()]
@@ -87,7 +92,7 @@ def handed_over(compounds) -> list[tuple[int, str | Chem.Mol]]:
     return [pair for pair in [*enumerate(texts), *given, *own] if pair[1] is not None]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, "hlm-clearance", "solubility-ph68"])
 def test_every_bundled_model_has_one_answer_for_all_ways(name, handed_over):
     """The benchmark `ways.py` does this with 500 compounds."""
     answers = predictions(gx.load(name), [given for _, given in handed_over])

@@ -10,6 +10,8 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
+from graphxai.datasets import features
+from graphxai.datasets.isomers import mirror_image
 from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation import Refit, node_series
 from graphxai.explainers.edge_shapley import edge_shapley
@@ -137,6 +139,26 @@ def test_mirror_images_of_a_symmetric_property_have_one_explanation(name, method
     shown = gx.predict(model, list(IMAGES), progress=False)
     values = [next(iter(each.values())).value for each in shown]
     assert values == pytest.approx([left.prediction.value] * 2, abs=1e-6)
+
+
+CENTRES = ("C[C@H](O)c1ccccc1", "CC[C@@](C)(O)C1CC1", "C/C=C/[C@@H](N)C", "O=C1CC[C@@]2(CCOC2)N1")
+SEVERAL = ("C[C@H](O)[C@@H](N)CC", "C[C@H]1C[C@@H](O)CN1C", "CC12CC(=O)[C@H]3[C@@H](C1)CC[C@H]23")
+
+
+@pytest.mark.parametrize("smiles", [*CENTRES, *SEVERAL])
+def test_mirror_images_have_the_same_numbers_to_the_bit(smiles, monkeypatch):
+    """The codes of a mirror image are those that itself has; one centre is read once for both."""
+    model, read = gx.load("lipophilicity"), []
+    codes = features.canonical_chirality
+    monkeypatch.setattr(features, "canonical_chirality", lambda m: read.append(m) or codes(m))
+    image = Chem.MolToSmiles(mirror_image(Chem.MolFromSmiles(smiles)))
+    item = prepare_for(model, Chem.MolToSmiles(Chem.MolFromSmiles(smiles)))
+    assert len(read) == (smiles in SEVERAL)  # beside the reading, in which features are computed
+    other = prepare_for(model, image)
+    assert sorted(item.mirrored.graph.x[:, 1]) == sorted(other.graph.x[:, 1])
+    left, right = gx.explain(model, [item.smiles, image])
+    assert left.output == right.output
+    assert sorted(left.relevance.tolist()) == sorted(right.relevance.tolist())
 
 
 def test_mirror_images_have_one_account_by_fragments_bonds_and_removed_atoms():

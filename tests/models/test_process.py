@@ -64,6 +64,31 @@ def occurrences(smiles):
     ]
 
 
+IN_THREES = (
+    "c1cc(N(CC2CO2)CC2CO2)ccc1Cc1ccc(N(CC2CO2)CC2CO2)cc1", "Cc1ncc(CC2CC2)s1", "CC1SC1C(N)=O",
+    "FC1(F)CC1CO", "C1C2CC12CN", "C[C@@H]1O[C@@H]1CCl",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("smiles", [*IN_THREES, *NEW])
+def test_what_is_counted_does_not_depend_on_the_order_of_the_atoms(smiles):
+    """RDKit begins torsions around a ring of three at the atom with the lowest number."""
+    mol = Chem.MolFromSmiles(smiles)
+    expected = sorted((kind, column, sorted(a)) for kind, column, a in occurrences(smiles))
+    counts = structure_counts([Chem.MolToSmiles(mol)])
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(mol.GetNumAtoms()).tolist()
+        columns, sizes, atoms = structure_occurrences(Chem.RenumberAtoms(mol, order))
+        places = np.split(np.array(order)[atoms], sizes.cumsum()[:-1])
+        counted = zip(columns.tolist(), places, strict=True)
+        assert (
+            sorted((c // COUNTS, c % COUNTS, sorted({*a.tolist()})) for c, a in counted) == expected
+        )
+        drawn = Chem.MolToRandomSmilesVect(mol, 1, randomSeed=seed + 1)
+        for kind, of_kind in enumerate(structure_counts(drawn)):
+            np.testing.assert_array_equal(of_kind, counts[kind])
+
+
 def by_hand(model, smiles, hidden=frozenset()):
     """Return the output, and each atom's share, by the formula and in loops."""
     counts, shares = structure_counts(TRAINING), np.zeros(Chem.MolFromSmiles(smiles).GetNumAtoms())

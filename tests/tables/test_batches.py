@@ -8,6 +8,7 @@ import pytest
 
 import graphxai as gx
 from graphxai.explainers import get_explainer
+from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch
 from graphxai.tables.cells import above_noise
@@ -156,13 +157,20 @@ def test_cells_end_above_the_noise_of_batches():
     assert above_noise([]) == []
 
 
-@pytest.mark.parametrize("method", ["gradient_input", "attn_lrp", "lrp_path"])
-def test_relevance_by_other_methods_has_the_same_digits_in_company(method):
-    texts = ["CCO", "c1ccccc1C(=O)NC", "CC(C)Cc1ccc(C)cc1", "O=C(O)c1ccccc1O"]
-    batch = ExplainBatch("blood-brain-barrier", method)
-    alone = [batch([text], [k])[0]["relevance"] for k, text in enumerate(texts)]
-    together = [row["relevance"] for row in batch(texts, range(len(texts)))]
-    assert together == alone
+MIXED = ("transformer_attribution", "masked_lrp")  # by up to 4 %, whatever the precision
+EVERY = [
+    pytest.param(m, marks=[pytest.mark.xfail(reason="depends on other graphs")] * (m in MIXED))
+    for m in methods_for(gx.load("bace"))
+]
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_a_row_of_every_method_is_equal_to_the_byte_in_company(method):
+    """Of molecules of one size after padding, of different sizes, and of a size of their own."""
+    texts = ["CCO", "CC(=O)Nc1ccc(O)cc1", "NCCc1ccccc1O", "CC(C)Cc1ccc(C)c(C(N)=O)c1"]
+    batch = ExplainBatch("bace", method)
+    alone = [batch([text], [k])[0] for k, text in enumerate(texts)]
+    assert batch(texts, range(len(texts))) == alone
 
 
 @pytest.mark.parametrize("method", ["rollout", "attention_last"])

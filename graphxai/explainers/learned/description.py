@@ -37,6 +37,7 @@ from ..activation_path import LrpPath
 from ..base import Attribution
 from ..gradient import GradientInput, Lrp
 from ..orders import first_order, mean_size, measure_of, relative
+from ..passes import logistic
 from ..path_marginals import by_query
 
 TYPICAL_SIZE = 50.0  # in nodes; dividing by it brings the size of graphs near one
@@ -87,7 +88,7 @@ def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
 
     Nodes with equal scores count half.
     """
-    above = torch.sigmoid(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
+    above = logistic(STEEPNESS * (scores[:, :, None] - scores[:, None, :]))
     return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
 
 

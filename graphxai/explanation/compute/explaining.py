@@ -117,10 +117,10 @@ def explanations_or_errors(
     joins = partial(joins_others, model, explainer.traits.needs_gradients)
     shared = joins if explainer.traits.nodes_share_passes else lambda item: False
     groups = joined_nodes(passes, shared, MAX_GRAPHS)
-    for part in batches_for(model, groups):
+    for part in batches_for(model, groups, alike=True):
         # inference tensors cannot carry gradients
         with torch.inference_mode(False), noting_empty_outputs() as noted:
-            batch = collated(model, part)
+            batch = collated(model, part, alike=True)
             attribution = explainer.attribute(model, batch, wanted, wrt)
         if empty_outputs is None or not always_empty_alike:
             empty_outputs = noted.of(model, batch)
