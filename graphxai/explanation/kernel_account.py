@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphxai.contract.inputs import prepare_each
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.datasets.fingerprints import COUNTS, KINDS, STRUCTURES, structure_occurrences
@@ -259,6 +260,8 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
     graphs = passes if process is model else [graph.get(COUNTED) for graph in passes]
     batch = process.collate(graphs).to(process.means.device)
     named = _training_of(model, process, Target.of(target))
+    if model.origin.metadata.get("adapted") and named:
+        _read_carriers_in_both_images(model, process, [smiles for smiles, _ in named])
     with evaluating(model):
         outputs = model(model.collate(passes).to(process.means.device)).mean(0, keepdim=True)
         resolved = Target.of(target).resolve(model.config, outputs)
@@ -335,6 +338,43 @@ def _of_pass(
         shares += chosen[k] * process.by_measurement(similarity, k)
     worth = shares / similarity.clamp(min=1e-9) / either / KINDS
     return of_structures.tolist(), similarity, shares, worth
+
+
+def _read_carriers_in_both_images(
+    model: Any, process: KernelProcess, smiles: Sequence[str]
+) -> None:
+    """Give a process the kernel of its carriers that its weights were fitted with.
+
+    A model that cannot tell mirror images apart takes the mean over both of them, for the molecules
+    that it was adapted to, too. What is stored are the counts of one image.
+
+    Raises:
+        ValueError: there are such molecules, and their structures were not stored.
+    """
+    if vars(process).setdefault("_carriers_as_read", False):
+        return
+    if not all(smiles) and model.prepare("C[C@H](N)O").mirrored is not None:
+        raise ValueError(
+            "the model takes the mean over mirror images, and its training molecules, which an"
+            " account needs for that, are not stored."
+        )
+    chiral = [row for row, text in enumerate(smiles) if "@" in text]
+    items = prepare_each(model, [smiles[row] for row in chiral], Exception)
+    images = {
+        row: item.passes[1].graph.get(COUNTED)
+        for row, item in zip(chiral, items, strict=True)
+        if not isinstance(item, Exception) and item.mirrored is not None
+    }
+    if images:
+        batch = process.collate(list(images.values())).to(process.means.device)
+        counts, kernel = (
+            batch.counts(process.embed(batch)[..., 1:, 0], None),
+            process.carried_kernel,
+        )
+        for row, (a, b) in zip(images, pairwise(batch.bounds), strict=True):
+            near = process.similarities(counts[a:b], batch.columns[a:b])[0].cpu().numpy()
+            kernel[row] = (kernel[row] + near) / 2
+    vars(process)["_carriers_as_read"] = True
 
 
 def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tuple[str, str]]:

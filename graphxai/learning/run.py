@@ -116,6 +116,8 @@ def _better_of_two(
         return folder
     beside = out / "network"
     networks = split_table(table, replace(settings, model="network"))
+    # what the process was compared with serves the teacher, too, and need not be fitted again
+    networks = replace(networks, forests=process.baselines)
     with resumable_in(beside):
         verdict = worth_of_network(networks, process.unseen, beside, log)
         if verdict is None:

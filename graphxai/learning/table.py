@@ -40,7 +40,7 @@ from graphxai.learning.reliability import (
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
-from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
+from graphxai.learning.teachers.stacking import FOLDS, ForestSource, MoleculeFeatures, ProcessSource
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
 from graphxai.learning.writing import held_out_csv, label_text
 from graphxai.models.graphormer import load_checkpoint, locate, set_standardisation
@@ -74,12 +74,14 @@ class TableSource(RunSource):
         settings: settings of the run.
         warnings: what a user should know before training.
         share: the share of the training part that is used, below 1 on a learning curve.
+        forests: those that were fitted to this training part before, by name.
     """
 
     table: CleanTable
     settings: TableSettings
     warnings: tuple[str, ...] = ()
     share: float = 1.0
+    forests: Mapping[str, ForestSource | ProcessSource] | None = None
     valid_is_to = "calibrate"
     stored = (
         "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
@@ -122,7 +124,9 @@ class TableSource(RunSource):
         for share in SMALLER if settings.learning_curve else ():
             parts = share_of(self.parts, share, settings.seed)
             tasks = table_tasks(self.table.targets, self.y[list(parts.train)])
-            part = replace(self, parts=parts, settings=settings, warnings=(), share=share)
+            part = replace(
+                self, parts=parts, settings=settings, warnings=(), share=share, forests=None
+            )
             smaller.append(replace(part, config=replace(self.config, tasks=tasks)))
         return smaller
 

@@ -86,11 +86,13 @@ class RunSource(Source, ABC):
     Attributes:
         settings: settings of the run.
         share: the share of the training part that is used, below 1 on a learning curve.
+        forests: those that were fitted to this training part before, by name.
         stored: the facts that go into `scores.json`.
     """
 
     settings: EnsembleSettings
     share: float = 1.0
+    forests: Mapping[str, ForestSource | ProcessSource] | None = None
     stored: ClassVar[tuple[str, ...]]
 
     @property
@@ -224,6 +226,7 @@ def teach_networks(
         folds=source.folds,
         bounds=train.bounds,
         weigh=bool(source.folds),
+        forests=source.forests,
         seed=settings.seed,
         show=source.training().show,
     )

@@ -1,6 +1,7 @@
 """A model is moved towards own measurements by a process, and says what each of the two adds."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,35 @@ def test_both_mirror_images_get_one_answer_which_is_the_mean_over_their_counts(a
     first, other = gx.explain(model, OF_NEW)
     np.testing.assert_allclose(first.relevance, other.relevance, atol=1e-6)
     assert abs(first.ledger.unexplained) < 1e-5
+
+
+@pytest.mark.parametrize("smiles", [OF_NEW[0], OF_NEW[1], NEW])
+def test_a_measurements_share_is_its_value_times_what_it_counts(adapted_to_images, smiles):
+    """With the kernel of both images written out by hand, as in the test before."""
+    model, own = gx.load(adapted_to_images), [*SMILES, *CHIRAL, "CCC(O)c1ccncc1"]
+    carried = structure_counts(own)
+    images = structure_counts([s.replace("@", "@@").replace("@@@@", "@") for s in own])
+    kernel = (similarity(carried, carried) + similarity(images, carried)).astype(float) / 2
+    assert np.abs(kernel - similarity(carried, carried)).max() > 0.01  # so that it matters
+    covariance = kernel + NOISE * np.eye(len(own))
+    weights = model.process.weights[:, 0].detach().double().numpy()
+    both = OF_NEW if "@" in smiles else [smiles]
+    near = similarity(structure_counts(both), carried).mean(0).astype(float)
+    counted = np.linalg.solve(covariance, near) * (covariance @ weights)
+    account = gx.kernel_account(model, smiles)
+    by_smiles = {each.smiles: each.share for each in account.training}
+    scale = gx.load("lipophilicity").config.tasks[0].scale
+    for text, expected in zip([*SMILES, *CHIRAL], counted, strict=False):
+        assert by_smiles[text] == pytest.approx(scale * expected, abs=1e-5)
+
+
+def test_without_the_measured_structures_there_is_no_account_over_images(
+    adapted_to_images, tmp_path
+):
+    folder = shutil.copytree(adapted_to_images, tmp_path / "model")
+    (folder / "training.csv").unlink()
+    with pytest.raises(ValueError, match="mean over mirror images, and its training molecules"):
+        gx.kernel_account(gx.load(folder), NEW)
 
 
 @pytest.mark.parametrize("smiles", [OF_NEW[0], RACEMATE, NEW])

@@ -21,7 +21,7 @@ from graphxai.learning.processes.process import output_scale
 from graphxai.learning.processes.worth import Verdict, cost_of_marked, squared_errors
 from graphxai.learning.run import train_table
 from graphxai.learning.table import split_table
-from graphxai.learning.teachers import forests
+from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.choosing import NOISES
 from graphxai.learning.teachers.gaussian_process import Process, similarity
 from graphxai.models.process import KernelProcess
@@ -268,10 +268,17 @@ def test_auto_writes_a_process_first_and_keeps_what_one_fold_chooses(
     quick = training.FINETUNING.__class__(epochs=2, progress=False)
     monkeypatch.setattr("graphxai.learning.table.FINETUNING", quick)
     monkeypatch.setattr("graphxai.learning.training.RECOMBINED", 20)
+    fitted, fit_forests = [], choosing._SourceFitter.fit_forests
+    monkeypatch.setattr(
+        choosing._SourceFitter,
+        "fit_forests",
+        lambda self, name: fitted.append(name) or fit_forests(self, name),
+    )
     lines = []
     table = clean_table(several, "smiles", ["size"])
     folder = train_table(table, tmp_path, split="random", log=lines.append, progress=False)
     assert folder == tmp_path / "model"
+    assert fitted == ["forest", "descriptor_forest"]  # once for the process and the network
     assert isinstance(gx.load(folder), KernelProcess) == (choice == "process")
     written = lines.index(f"written: {folder}, a Gaussian process")
     (said,) = (line for line in lines if line.startswith("mean squared errors on one fold"))

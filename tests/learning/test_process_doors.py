@@ -26,6 +26,7 @@ from graphxai.models.process import (
 )
 from graphxai.tables.app.models import OfferedModels
 from graphxai.tables.app.molecules import card, changes_at
+from graphxai.tables.report import full_cards
 from graphxai.tables.run import explain_table
 from toy import random_graphormer
 
@@ -151,6 +152,16 @@ def test_a_report_has_the_account_in_full_cards(model, folder, tmp_path):
     first = account.training[place]
     assert said[first.smiles]["measured"] == first.measured
     assert sum(said[first.smiles]["r"]) == pytest.approx(first.share, rel=1e-2)
+
+
+def test_a_report_says_why_a_large_process_has_no_account(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(full_cards, "MOST_ACCOUNTED", 3)
+    table = written(tmp_path / "new.csv", SMILES)
+    page = gx.report(model, table, tmp_path / "report.html").read_text("utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert "account" not in data["molecules"][0]
+    why = data["refused"]["an account by training molecule"]
+    assert f"rests on {model.config.carriers} molecules, and a report makes it for at most 3" in why
 
 
 def test_the_app_shows_a_molecule_and_its_changes(model, folder):

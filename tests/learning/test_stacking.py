@@ -88,6 +88,26 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps()
     assert np.isnan(teacher.left_out(2)).all()  # several classes
 
 
+def test_a_teacher_takes_the_forests_that_a_process_was_compared_with(monkeypatch):
+    """They are those that it would have fitted, and it only fits those of the folds itself."""
+    y, folds = labels()[:, :2], choosing.scaffold_folds(SMILES, choosing.FOLDS)
+    alone = choose_teacher(TASKS[:2], SMILES, y, folds=folds)
+    no_bounds = np.full((*y.shape, 2), [-np.inf, np.inf])
+    _, fitted, _ = choosing.choose_process(TASKS[:2], SMILES, y, folds, bounds=no_bounds)
+    monkeypatch.setattr(choosing._SourceFitter, "fit_forests", lambda *_: pytest.fail("again"))
+    teacher = choose_teacher(TASKS[:2], SMILES, y, folds=folds, forests=fitted)
+    assert all(teacher.sources[name] is each for name, each in fitted.items())
+    new = MoleculeFeatures(("NCc1ccc(O)cc1", "CCCCC1CCCC1"))
+    for task in range(2):
+        np.testing.assert_array_equal(teacher.left_out(task), alone.left_out(task))
+        np.testing.assert_array_equal(teacher.predict(new)[task], alone.predict(new)[task])
+    for name, each in fitted.items():
+        again = alone.sources[name]
+        for task, values in each.predict(new).items():
+            np.testing.assert_array_equal(again.predict(new)[task], values)
+            np.testing.assert_array_equal(again.left_out[task], each.left_out[task])
+
+
 def test_labels_of_other_folds_alone_make_a_prediction_out_of_fold():
     """A process's out-of-fold score is that of processes fitted by hand without each fold."""
     y = labels()[:, :1]

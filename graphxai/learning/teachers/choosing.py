@@ -53,6 +53,7 @@ def choose_teacher(
     folds: Sequence[Positions] | None = None,
     bounds: FloatArray | None = None,
     weigh: bool = True,
+    forests: Mapping[str, ForestSource | ProcessSource] | None = None,
     seed: int = 0,
     show: bool | None = False,
 ) -> Teacher:
@@ -70,6 +71,7 @@ def choose_teacher(
             known. What a forest expects within them is learned from, but judges nothing.
         weigh: whether to choose weights; if not, the result teaches no task and has only the two
             forests.
+        forests: those that were already fitted to these labels from this seed, by name.
         seed: seed of the forests.
         show: as for `progress_bar`.
     """
@@ -80,7 +82,8 @@ def choose_teacher(
     elif folds is None:
         folds = scaffold_folds(smiles, FOLDS)
     similarity = nearest_of_other_folds(smiles, folds)
-    steps = 2 * len(tasks)
+    known = forests or {}
+    steps = len(MAX_FEATURES.keys() - known.keys()) * len(tasks)
     if enough:
         steps += (len(names) - 2) * (1 + len(folds) * len(NOISES)) + 2 * len(folds)
     title = "fitting teachers" if weigh else "fitting forests"
@@ -97,7 +100,7 @@ def choose_teacher(
         }
         # fitted to every task, as baselines, whatever their weight
         sources: dict[str, ForestSource | ProcessSource] = {
-            name: fitter.fit_forests(name) for name in MAX_FEATURES
+            name: known.get(name) or fitter.fit_forests(name) for name in MAX_FEATURES
         }
         for name, of_folds in predicted.items():
             if of_folds.noises:

@@ -75,7 +75,7 @@ class FullCards(NamedTuple):
     Attributes:
         contents: by the molecule's place, what its full card adds.
         neighbours: by SMILES, drawings of the nearest training compounds and of tautomers.
-        refused: the methods that do not work for the model, with the reason.
+        refused: what does not work for the model, with the reason: methods, or the account.
     """
 
     contents: dict[int, dict[str, Any]]
@@ -149,7 +149,14 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
         others = {name: made[place] for name, made in compared.items() if place in made}
         contents[place] = full_card(others, trusted[place], why)
         process = getattr(model, "process", model)
-        if isinstance(process, KernelProcess) and process.config.carriers <= MOST_ACCOUNTED:
+        if not isinstance(process, KernelProcess):
+            pass
+        elif process.config.carriers > MOST_ACCOUNTED:
+            refused["an account by training molecule"] = (
+                f"the model rests on {process.config.carriers:,} molecules, and a report makes it"
+                f" for at most {MOST_ACCOUNTED:,}: ask graphxai.kernel_account for one molecule"
+            )
+        else:
             account = kernel_account(model, explanation.atoms(), target=explanation.wanted)
             contents[place]["account"] = account_facts(account)
         if settings.counterfactuals:
