@@ -144,6 +144,13 @@ class TrainingSet:
         """The SMILES of the readable compounds, as given."""
         return tuple(self.given[k] for k in self._compounds.readable.tolist())
 
+    @cached_property
+    def fingerprints(self) -> tuple[ExplicitBitVect, ...]:
+        """The ECFP4 fingerprints of the readable compounds."""
+        from rdkit.DataStructs import CreateFromBinaryText
+
+        return tuple(CreateFromBinaryText(row.tobytes()) for row in self._compounds.packed)
+
     @property
     def elements(self) -> frozenset[str]:
         """All elements of the compounds."""

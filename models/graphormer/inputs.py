@@ -73,7 +73,9 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
         for graph in readable:
             _add_mirror_image(graph)
     images = [graph.mirrored for graph in readable if graph.get("mirrored") is not None]
-    StructureEncoding.from_config(config).add_environments([*readable, *images])
+    encode = StructureEncoding.from_config(config)
+    encode.add_structures(readable)
+    encode.add_environments([*readable, *images])
     return dict(zip(molecules, graphs, strict=True))
 
 

@@ -5,12 +5,13 @@ then the codes of the edges on its shortest paths (see `encoding`). `compiled_pa
 bags, bit for bit, several times faster.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.structure import UNREACHABLE, IntArray, shortest_paths
+from graphxai.contract.structure import UNREACHABLE, FloatArray, IntArray, shortest_paths
 
 BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
 
@@ -91,6 +92,91 @@ def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, co
     weights[np.repeat(tied.ravel(), size.ravel()) & ~is_first] = np.concatenate(shares)
     weights[is_first] = 1.0
     return Bags(all_codes, weights, size.astype(np.int16))
+
+
+def averaged_bags_together(
+    sizes: Sequence[int],
+    source: IntArray,
+    target: IntArray,
+    bond: IntArray,
+    graph: IntArray,
+    codes: Codes,
+) -> list[Bags]:
+    """Make the bags of `averaged_bags` for G graphs of similar size at once, bit for bit.
+
+    One call for 32 molecules of 11 atoms takes a fifth of the time of 32 calls, as most of that is
+    Python's.
+
+    Args:
+        sizes: the number of nodes of each graph, (G,).
+        source: first node of each edge, numbered in its graph, (E,).
+        target: second node of each edge, (E,).
+        bond: the number of each edge's features, (E,).
+        graph: the graph of each edge, in ascending order, (E,).
+        codes: numbering of the codes.
+    """
+    n, of_graph = max(sizes), np.asarray(sizes)
+    distance, paths = _paths_together(len(sizes), n, source, target, graph)  # (G, n, n)
+    hop = distance[graph, :, target]  # (E, n), from each node to the far end of an edge
+    leads_away = (hop == distance[graph, :, source] + 1) & (hop > 0) & (hop <= codes.num_hops)
+    edge, i = np.nonzero(leads_away)
+    order = np.argsort(graph[edge] * n + i, kind="stable")  # by first node, then by edge
+    edge, i = edge[order], i[order]
+    hop, g = hop[edge, i].astype(np.int16), graph[edge]
+    far = np.where(distance == UNREACHABLE, 2 * n, distance).astype(np.int16).reshape(-1, n)
+    row = g * n + i
+    on_path = np.flatnonzero(far[g * n + target[edge]] + hop[:, None] == far[row])
+    entry, j = np.divmod(on_path.astype(np.int32), np.int32(n))
+    pair = row.astype(np.int32)[entry] * np.int32(n) + j
+    order = np.argsort(pair, kind="stable")
+    entry, pair = entry[order], pair[order]
+    size = np.bincount(pair, minlength=distance.size).reshape(distance.shape) + 1
+
+    within = np.arange(n) < of_graph[:, None]  # (G, n)
+    is_pair = within[:, :, None] & within[:, None, :]
+    size_of_pair = size[is_pair]
+    is_first = np.zeros(size_of_pair.sum(), bool)
+    is_first[np.cumsum(size_of_pair) - size_of_pair] = True
+    all_codes = np.empty(len(is_first), np.int16)
+    all_codes[is_first] = codes.of_distances(distance[is_pair])
+    all_codes[~is_first] = codes.of_bonds(hop, bond[edge])[entry]
+
+    ways = paths.ravel()[pair]
+    weights = 1.0 / np.minimum(distance.ravel()[pair], codes.num_hops)
+    tied = np.flatnonzero(ways > 1)
+    of_tie, j = entry[tied], pair[tied] % n
+    u, v, g = source[edge[of_tie]], target[edge[of_tie]], g[of_tie]
+    share = paths[g, i[of_tie], u] * paths[g, v, j] / ways[tied]
+    weights[tied] = share / np.minimum(distance.ravel()[pair[tied]], codes.num_hops)
+    all_weights = np.ones(len(is_first), np.float32)
+    all_weights[~is_first] = weights
+    ends = np.cumsum(np.where(is_pair, size, 0).sum((1, 2)))[:-1]
+    of_sizes = [rows[:k, :k].astype(np.int16) for rows, k in zip(size, sizes, strict=True)]
+    parts = np.split(all_codes, ends), np.split(all_weights, ends), of_sizes
+    return [Bags(c.copy(), w.copy(), s) for c, w, s in zip(*parts, strict=True)]
+
+
+def _paths_together(
+    graphs: int, n: int, source: IntArray, target: IntArray, graph: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """Return the distances and numbers of shortest paths in several graphs, (G, n, n).
+
+    See `contract.structure.shortest_paths`. The nodes that a graph lacks have no edges.
+    """
+    step = np.zeros((graphs, n, n))
+    step[graph, source, target] = 1.0
+    paths = np.repeat(np.eye(n)[None], graphs, axis=0)
+    frontier, unreached = paths, 1.0 - paths
+    distance = np.zeros((graphs, n, n))
+    for _ in range(n):
+        distance += unreached
+        frontier = (frontier @ step) * unreached
+        if not frontier.any():
+            break
+        unreached *= frontier == 0
+        paths = paths + frontier
+    distance[unreached > 0] = UNREACHABLE
+    return distance.astype(np.int64), paths
 
 
 def continuous_bags(

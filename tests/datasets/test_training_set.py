@@ -7,6 +7,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.datasets import training_set
+from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.kept_bits import KEPT_FROM, kept_at
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
@@ -52,6 +53,9 @@ def test_structures_are_read_when_a_nearness_is_first_asked_for(tmp_path, monkey
     assert set(compounds) <= set(read)
     training = gx.training_set_of(load_checkpoint(folder))
     assert training.written == tuple(compounds[1:])
+    last = ecfp4_bits(Chem.MolFromSmiles(compounds[-1]))
+    assert len(training.fingerprints) == len(compounds) - 1
+    assert training.fingerprints[-1] == last
     assert training.elements == {"C", "O", "S"}
 
 

@@ -21,7 +21,6 @@ from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
-from graphxai.datasets.tautomer_form import one_proton_form
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
 from graphxai.evaluation.statistics import relative_change
 from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
@@ -128,8 +127,7 @@ def test_without_training_compounds_nearness_is_unknown_and_of_no_molecule_it_is
 
 def test_similarity_is_the_largest_tanimoto_coefficient(training):
     mol = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F")
-    prints = [ecfp4_bits(one_proton_form(Chem.MolFromSmiles(s))) for s in training.written]
-    bits = np.array([list(print_) for print_ in prints], dtype=int)  # (n, 2048)
+    bits = np.array([list(print_) for print_ in training.fingerprints], dtype=int)  # (n, 2048)
     molecule_bits = np.array(list(ecfp4_bits(mol)), dtype=int)
     both = bits @ molecule_bits
     tanimoto = both / (bits.sum(1) + molecule_bits.sum() - both)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES
 from graphxai.models.graphormer import StructureEncoding, encoding
@@ -48,6 +49,39 @@ def test_compiled_code_gives_the_same_encodings_bit_for_bit(settings, fresh):
         for name in ("bag_codes", "bag_weights", "bag_sizes", "in_degree", "out_degree"):
             assert graph[name].dtype == other[name].dtype
             assert torch.equal(graph[name], other[name])
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_distance": 4, "num_hops": 3}])
+def test_molecules_encoded_together_are_those_encoded_alone(settings, fresh):
+    fresh.setattr(encoding, "COMPILED_FROM", np.inf)
+    smiles = [*MOLECULES.values(), *UNUSUAL, "CC", "C.CO.C"]
+    alone, together = encoded(smiles, **settings), [molecule_to_data(s) for s in smiles]
+    StructureEncoding(CARDINALITIES, **settings).add_structures(together)
+    small = [graph.get("structure") is not None for graph in together]
+    assert small == [1 < len(graph.x) <= encoding.LARGEST_TOGETHER for graph in together]
+    for graph, other in zip(alone, together, strict=True):
+        for name in encoding.STRUCTURE[:-1] if "structure" in other else ():
+            assert graph[name].dtype == other[name].dtype
+            assert torch.equal(graph[name], other[name])
+
+
+def test_a_list_of_molecules_searches_the_paths_of_sixteen_at_once(fresh):
+    """The time of small molecules is that of calls, so their number is what may not grow."""
+    calls = []
+    fresh.setattr(encoding, "COMPILED_FROM", np.inf)
+    for name in ("averaged_bags", "averaged_bags_together"):
+        make = getattr(encoding, name)
+        fresh.setattr(encoding, name, lambda *args, make=make: calls.append(args) or make(*args))
+    gx.predict("bace", ["C" * n for n in range(2, 33)])
+    assert len(calls) == 2
+
+
+def test_bonds_of_another_kind_are_refused_for_each_molecule_alone():
+    graphs = [molecule_to_data("CC=O") for _ in range(4)]
+    encode = StructureEncoding((2, 2))
+    encode.add_structures(graphs)
+    with pytest.raises(ValueError, match="edge_attr must have shape"):
+        encode(graphs[0])
 
 
 def test_compiled_code_is_loaded_only_for_many_graphs(fresh):
