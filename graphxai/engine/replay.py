@@ -30,6 +30,7 @@ from graphxai.engine.trace import (
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
 from graphxai.rules.operation_rule import BoundOperation, OperationRule
+from graphxai.runtime.notices import warn
 
 LOST = 1e-4  # of the largest gradient: what differs by more is lost
 ROUNDINGS = 16  # of the least precise type that a pass computes in
@@ -233,21 +234,11 @@ def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule 
 def own_gradient(call: Callable[[Tensor], Any], rows: Tensor) -> Tensor | None:
     """Return autograd's own gradient of a weighted sum of the outputs by the rows of nodes.
 
-    Returns None if there is none, or if a backward pass is written in Python, which may say
-    something else than the pass.
+    Returns None if there is none.
     """
     leaf = rows.detach().requires_grad_()
     with suppress(RuntimeError), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        output = call(leaf)
-        visited, todo = set[Any](), [output.grad_fn]
-        while todo:
-            node = todo.pop()
-            if isinstance(node, torch._C._FunctionBase):
-                return None
-            if node is not None and node not in visited:
-                visited.add(node)
-                todo += [parent for parent, _ in node.next_functions]
-        return _gradients([output], {0: leaf})[0]
+        return _gradients([call(leaf)], {0: leaf})[0]
     return None
 
 
@@ -259,8 +250,9 @@ def refuse_lost_gradients(
 ) -> None:
     """Compare the gradient of a recorded pass that runs again with autograd's own.
 
-    Without rules both have to be equal. It is done for a pass with operations that no earlier one
-    had, and takes two plain gradients.
+    Without rules both have to be equal, unless a backward pass in Python, or a hook, passes back
+    something else than the gradient of what the model computes, which is warned of. It is done for
+    a pass with operations that no earlier one had, and takes two plain gradients.
 
     Args:
         own: returns `own_gradient` at some rows.
@@ -275,7 +267,7 @@ def refuse_lost_gradients(
     rows = trace.memory.tensors[slot]  # of the nodes
     if operations <= proved or trace.random_calls or trace.random_results or not rows.numel():
         return
-    wanted = None if _cuts_or_hooks(trace) else first if first is not None else own(rows)
+    wanted = first if first is not None else own(rows)
     if wanted is None:
         proved |= operations
         return
@@ -310,6 +302,16 @@ def refuse_lost_gradients(
             proved |= operations
             return
         recorded = {v: trace.tensor(v) for v in again}  # its results have autograd's history
+        changing = _changing_gradients(trace, [trace.tensor(ref.value) for ref in outputs])
+        if changing:
+            warn(
+                f"{' and '.join(changing)} passes back something else than the gradient of what"
+                " the model computes; relevance follows what it computes.",
+                stacklevel=10,
+            )
+        if changing or _come_back(trace):
+            proved |= operations
+            return
         history = _gradients([trace.tensor(ref.value) for ref in outputs], recorded)
     lost = {v for v in again if v in passed and differ(history[v], passed[v])}
 
@@ -324,15 +326,25 @@ def refuse_lost_gradients(
     raise not_followed(f"{op.name}, whose gradient is not autograd's own,", op.path)
 
 
-def _cuts_or_hooks(trace: Trace) -> bool:
-    """Whether hooks change gradients, or values left PyTorch and came back.
-
-    These are cut off, which a warning says.
-    """
+def _come_back(trace: Trace) -> bool:
+    """Whether values left PyTorch, or this thread, and came back: a warning says that it cuts."""
     flow = trace.flow
     outside = (v for v, maker in enumerate(flow.maker) if maker < 0 and flow.depends[v] & 1)
-    came_back = any(flow.slot_of_value[value] not in trace.inputs for value in outside)
-    return came_back or any(tensor._backward_hooks for tensor in trace.memory.tensors)
+    return any(flow.slot_of_value[value] not in trace.inputs for value in outside)
+
+
+def _changing_gradients(trace: Trace, outputs: Sequence[Tensor]) -> list[str]:
+    """Name what may pass back another gradient: backward passes in Python, and hooks."""
+    hooked = any(tensor._backward_hooks for tensor in trace.memory.tensors)
+    names, visited, todo = {"a hook"} if hooked else set(), set[Any](), [x.grad_fn for x in outputs]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, torch._C._FunctionBase):
+            names.add(node.name())
+        if node is not None and node not in visited:
+            visited.add(node)
+            todo += [parent for parent, _ in node.next_functions]
+    return sorted(names)
 
 
 def _gradients(outputs: list[Tensor], values: Mapping[int, Tensor]) -> dict[int, Tensor]:

@@ -5,7 +5,9 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch_geometric.data import Data
 
+import graphxai as gx
 from graphxai.engine.plan import Roles, make_plan
 from graphxai.engine.replay import Replay
 from graphxai.engine.request import NodeLayout, PassMemory, PassRequest, record_pass
@@ -105,6 +107,70 @@ def test_a_function_of_two_tensors_has_the_gradient_of_autograd_or_is_refused(fo
                     lost.append(name)
     assert not lost
     assert tried > {"dense": 250, "sparse": 40, "CSR": 20}[form]
+
+
+class ReversedGradient(torch.autograd.Function):
+    """Passes back the gradient with its sign reversed (Ganin 2015)."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+class Cubed(torch.autograd.Function):
+    """Passes back the gradient of what it computes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * gradient
+
+
+def with_hook(h):
+    h = h * 2
+    if h.requires_grad:
+        h.register_hook(lambda gradient: 5 * gradient)
+    return h
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (ReversedGradient.apply, "ReversedGradientBackward"),
+        (with_hook, "a hook"),
+        (Cubed.apply, ""),
+    ],
+)
+def test_what_passes_back_another_gradient_than_that_of_the_model_is_named_once(function, said):
+    class Follows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.last(function(self.first(x))).sum(0, keepdim=True)
+
+    torch.manual_seed(0)
+    model, plain = gx.wrap(Follows().eval(), kind="regression"), Data(x=torch.rand(N, 2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        explanations = [gx.explain(model, plain, "gradient_input") for _ in range(2)]
+    named = [str(w.message) for w in caught if "passes back something else" in str(w.message)]
+    assert [text.split(" passes")[0] for text in named] == ([said] if said else [])
+    slope = {"ReversedGradientBackward": 1, "a hook": 2}.get(said)
+    if slope:  # the function is linear, and relevance follows what it computes
+        weights = slope * model.module.last.weight @ model.module.first.weight
+        expected = (plain.x * weights.detach()).sum(-1)
+        assert explanations[0].relevance == pytest.approx(expected.numpy(), rel=1e-5)
 
 
 class Grows(nn.Module):

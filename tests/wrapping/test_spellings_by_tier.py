@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from kinds_of_models import KINDS
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch_geometric.data import Data
@@ -341,3 +342,12 @@ def test_log_probabilities_of_a_list_have_the_shares_that_each_graph_has_alone()
             gx.explain(model, data, target=1).ledger.others, abs=1e-6
         )
         assert abs(first.ledger.unexplained) < 1e-6
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_lrp_explains_every_kind_of_model_by_hooks_but_a_fourier_transform(name):
+    kind = KINDS[name]
+    model = kind.model()
+    gx.explain(model, kind.value(), **kind.choice)
+    assert model.tier == ("recording" if name == "Fourier" else "hooks"), model.why_recorded
+    assert (model.why_recorded is None) == (name != "Fourier")
