@@ -36,7 +36,6 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
 from graphxai.runtime.device import on_cpu_by_default, on_device
-from graphxai.runtime.interrupts import results_kept
 from graphxai.runtime.options import listed
 
 # A target by name, a class by number, or a pair of these, see `Target`.
@@ -188,17 +187,11 @@ def explain(
                 set_nearness(explanation, training)
         return Explanations(explanations, labels=row_index(inputs))
 
-    with results_kept(collect):
-        explanations = map_inputs(
-            model,
-            values,
-            computation,
-            "explaining",
-            strict=is_strict(on_error, several),
-            progress=progress,
-            workers=workers,
-        )
-    collected = collect(explanations)
+    strict = is_strict(on_error, several)
+    shown: dict[str, Any] = {"progress": progress, "workers": workers}
+    collected = collect(
+        map_inputs(model, values, computation, "explaining", collect, strict=strict, **shown)
+    )
     return collected if several else collected[0]
 
 
@@ -246,22 +239,16 @@ def predict(
             several_models=is_several(model),
         )
 
-    together = len(panel.models) > 1
+    together, strict = len(panel.models) > 1, is_strict(on_error, several)
     from graphxai.datasets.molecules import read_once  # which loads RDKit
 
     with read_once() if together else nullcontext():
         for member, name in zip(panel.models, panel.names, strict=True):
-            with results_kept(collect):
-                of_member = map_inputs(
-                    member,
-                    values,
-                    partial(predictions_by_task, training=training_set_of(member)),
-                    "predicting",
-                    strict=is_strict(on_error, several),
-                    progress=progress,
-                    by=name if together else "",
-                )
-            of_models.append(of_member)
+            computation = partial(predictions_by_task, training=training_set_of(member))
+            how: dict[str, Any] = {"progress": progress, "by": name if together else ""}
+            of_models.append(
+                map_inputs(member, values, computation, "predicting", collect, strict=strict, **how)
+            )
     collected = collect(of_models.pop())
     return collected if several else collected[0]
 
@@ -312,15 +299,10 @@ def pairs(
         num_layers=num_layers,
         training=training_set_of(model),
     )
-    with results_kept(collect):
-        matrices = map_inputs(
-            model,
-            values,
-            computation,
-            "explaining pairs",
-            strict=is_strict(on_error, several),
-            progress=progress,
-        )
+    strict = is_strict(on_error, several)
+    matrices = map_inputs(
+        model, values, computation, "explaining pairs", collect, strict=strict, progress=progress
+    )
     return collect(matrices) if several else matrices[0]
 
 

@@ -28,7 +28,6 @@ from graphxai.explanation.labelled import Drawings
 from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default
-from graphxai.runtime.interrupts import results_kept
 from graphxai.visualization import Scale, graph_svg, molecule_svg, superpixel_svg
 from graphxai.wrapping.chosen import chosen_nodes, named_nodes
 from graphxai.wrapping.removal import Operator, outputs_of_many, outputs_without_edges
@@ -191,13 +190,14 @@ def counterfactual_set(
     search = partial(
         _sets, task=explained_task, method=method, of=of, operator=operator, exhaustive=exhaustive
     )
-    strict = is_strict(on_error, several)
 
     def collect(results: list[CounterfactualSet | None]) -> Drawings:
         return Drawings(results, labels=row_index(inputs))
 
-    with results_kept(collect):
-        results = map_inputs(model, values, search, "searching", strict=strict, progress=progress)
+    strict = is_strict(on_error, several)
+    results = map_inputs(
+        model, values, search, "searching", collect, strict=strict, progress=progress
+    )
     return collect(results) if several else results[0]
 
 

@@ -24,15 +24,6 @@ class Interrupted(KeyboardInterrupt):
         self.results = results
 
 
-@contextmanager
-def results_kept(collect: Callable[[Any], Any]) -> Iterator[None]:
-    """Let an interrupt of the block carry its results in the form that the caller returns."""
-    try:
-        yield
-    except Interrupted as stop:
-        raise Interrupted(stop.progress, collect(stop.results)) from None
-
-
 @dataclass
 class _Collector:
     """A handler that keeps the signals of a block until its end."""

@@ -339,10 +339,6 @@ def rows_of(
     return rows
 
 
-def _without_graphs(item: Input) -> Input:
-    return replace(item, graph=Graph(), mirrored=None, isomers=())
-
-
 def require_molecules(model: Model) -> None:
     """Raise ValueError if the model does not read molecules."""
     if not model.config.reads_molecules:

@@ -59,6 +59,7 @@ def map_inputs(
     values: Sequence[Any],
     computation: Computation[Result],
     title: str,
+    collect: Callable[[list[Result | None]], Any],
     *,
     strict: bool,
     progress: bool | None,
@@ -70,14 +71,15 @@ def map_inputs(
     Args:
         computation: computes the results of encoded inputs.
         title: what the progress bar says.
+        collect: makes of the results what the caller returns.
         strict: whether to raise the first error. Otherwise a warning names the input.
         progress: whether to show a bar, see `runtime.progress.progress_bar`.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
         by: the model that warnings name, if several models have the same inputs.
 
     Raises:
-        Interrupted: Ctrl-C was pressed. Its `results` are None for the inputs that were not
-            finished.
+        Interrupted: Ctrl-C was pressed. Its `results` are collected, with None for the inputs that
+            were not finished.
     """
     results: list[Result | None] = [None] * len(values)
     pieces = list(in_pieces(values))
@@ -110,7 +112,8 @@ def map_inputs(
         except KeyboardInterrupt:
             if len(values) < 2:
                 raise
-            raise Interrupted(f"after {arrivals.count} of {len(values)} inputs", results) from None
+            how_far = f"after {arrivals.count} of {len(values)} inputs"
+            raise Interrupted(how_far, collect(results)) from None
     return results
 
 
