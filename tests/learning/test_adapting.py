@@ -101,6 +101,19 @@ def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, 
     assert gx.predict(model, NEW)[TASK].value > gx.predict(adapted, NEW)[TASK].value + 1
 
 
+def test_rows_that_are_not_learned_from_are_said(tmp_path):
+    """A process on errors learns from values alone, not from bounds."""
+    own, lines = [*SMILES[:8], "not a molecule"], []
+    values = [*measured(SMILES[:7]), ">3", 1.0]
+    table = written(tmp_path / "own.csv", own, values)
+    out = tmp_path / "out"
+    gx.adapt("lipophilicity", table, out, target_column="logD", log=lines.append)
+    assert "on 7 own molecules" in lines[0]
+    assert any("1 " in line and "'>3'" in line for line in lines[1:])
+    assert "rows left out, whose molecule cannot be read: 1" in lines
+    assert all(f"\n* {line}" in (out / "README.md").read_text() for line in lines)
+
+
 CHIRAL = ["C[C@H](N)" + core for core in CORES] + ["C[C@@H](O)" + core for core in CORES]
 RACEMATE = "CC[C@H](O)c1ccncc1 |&1:2|"
 OF_NEW = ["C[C@H](N)c1ccc(Cl)nc1", "C[C@@H](N)c1ccc(Cl)nc1"]  # both images

@@ -17,7 +17,7 @@ from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
 from graphxai.datasets.fingerprints import COUNTS, KINDS, Counts, similarity
-from graphxai.datasets.labels import read_measured
+from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
@@ -121,8 +121,11 @@ def adapt(
             " classes, train a model of your own with `graphxai train`."
         )
     columns: dict[Task, str | None] = dict.fromkeys(values)
-    rows = _rows(earlier, columns, "smiles") if earlier else []
-    rows += _rows(table, {values[0]: target_column} if target_column else columns, smiles_column)
+    rows, _ = _rows(earlier, columns, "smiles") if earlier else ([], [])
+    if target_column:
+        columns = {values[0]: target_column}
+    new_rows, unread = _rows(table, columns, smiles_column)
+    rows += new_rows
     measured = _merged(base, rows, tasks)
     counts = {t.name: int((~np.isnan(y)).sum()) for t, y in zip(tasks, measured.y.T, strict=True)}
     learned = [t.name for t in values if counts[t.name] >= FEWEST]
@@ -145,6 +148,9 @@ def adapt(
     rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
     facts["carriers"] = {"sha256": digest_of(every), "rows": rows_of_carriers}
     facts |= {"adapted": named, "left_out": measured.left_out}
+    if measured.left_out:
+        unread.append(f"rows left out, whose molecule cannot be read: {measured.left_out:,}")
+    facts["words"] += unread
     facts["summary"] = "; ".join(facts["words"])
     folder = save_sum(summed, Path(out), named, card=_card(named, facts), metadata=facts)
     write_whole(folder / FILE, csv_text(["smiles", *(t.name for t in tasks)], lines))
@@ -167,20 +173,24 @@ def _name_of(model: Any) -> str:
 
 def _rows(
     table: str | os.PathLike[str], columns: dict[Task, str | None], smiles_column: str | None
-) -> list[tuple[str, dict[str, float]]]:
-    """Read the structures of a table, each with its values by task."""
+) -> tuple[list[tuple[str, dict[str, float]]], list[str]]:
+    """Read the structures of a table, each with its values by task, and say what is no value."""
     opened = open_table(table, smiles_column)
     structures = opened.structures.name
     written = [record.cells[structures] for record in opened.records([structures])]
     values: list[dict[str, float]] = [{} for _ in written]
+    unread: list[str] = []
     for task, column in columns.items():
         source = column or opened.source_of(task.name, task.unit)
         if source is None:
             continue
         cells = opened.measured(source, [task.name])[1].cells
-        for row, value in zip(values, read_measured(cells)[0].tolist(), strict=True):
+        numbers, unlike = read_measured(cells)
+        for row, value in zip(values, numbers.tolist(), strict=True):
             row[task.name] = value
-    return list(zip(written, values, strict=True))
+        if unlike:
+            unread.append(not_understood(task.name, cells, unlike))
+    return list(zip(written, values, strict=True)), unread
 
 
 def _merged(
@@ -301,7 +311,9 @@ def _card(base: str, facts: dict[str, Any]) -> str:
 The model `{base}` and a Gaussian process on what it gets wrong, whose values are added. The model
 is named by its path and its hash, and its weights are not copied.
 
-**Own measurements.** {lines}
+**Own measurements.**
+
+{lines}
 
 Intervals come from each own molecule as it is predicted without itself.
 
