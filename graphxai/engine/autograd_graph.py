@@ -102,7 +102,7 @@ class AutogradGraph:
         edge = torch.autograd.graph.get_gradient_edge(output)
         self.output: Edge = (edge.node, edge.output_nr)
         self.bits: dict[Node, int] = {_node_of(tensor): bit for tensor, bit in inputs.items()}
-        self.reads = _in_order(edge.node, self.bits)
+        self.reads = in_order(edge.node, self.bits)
         self.nodes = [*self.reads]
         self.place = {node: k for k, node in enumerate(self.nodes)}
 
@@ -164,7 +164,7 @@ def _node_of(tensor: Tensor) -> Node:
     return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
-def _in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, ...]]:
+def in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, ...]]:
     """Return the ancestors of a node, up to the inputs, each after those that it reads."""
     ordered: dict[Node, tuple[Edge, ...]] = {}
     entered: dict[Node, tuple[Edge, ...]] = {}

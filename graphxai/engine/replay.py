@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphxai.engine import operations as kinds
+from graphxai.engine.autograd_graph import in_order
 from graphxai.engine.fused import laid_out_like
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
 from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
@@ -336,15 +337,10 @@ def _come_back(trace: Trace) -> bool:
 def _changing_gradients(trace: Trace, outputs: Sequence[Tensor]) -> list[str]:
     """Name what may pass back another gradient: backward passes in Python, and hooks."""
     hooked = any(tensor._backward_hooks for tensor in trace.memory.tensors)
-    names, visited, todo = {"a hook"} if hooked else set(), set[Any](), [x.grad_fn for x in outputs]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, torch._C._FunctionBase):
-            names.add(node.name())
-        if node is not None and node not in visited:
-            visited.add(node)
-            todo += [parent for parent, _ in node.next_functions]
-    return sorted(names)
+    nodes = (node for x in outputs if x.grad_fn is not None for node in in_order(x.grad_fn, {}))
+    in_python: Any = torch._C._FunctionBase
+    names = {node.name() for node in nodes if isinstance(node, in_python)}
+    return sorted(names | ({"a hook"} if hooked else set()))
 
 
 def _gradients(outputs: list[Tensor], values: Mapping[int, Tensor]) -> dict[int, Tensor]:
