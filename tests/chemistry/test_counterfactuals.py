@@ -12,6 +12,7 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.chemistry.changed_molecules import accessibility, alerts, pareto_fronts
 from graphxai.chemistry.counterfactuals import search
+from graphxai.chemistry.objectives import SearchObjective
 from graphxai.chemistry.profile_text import read_goal
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
@@ -235,6 +236,26 @@ def test_goals_are_read_and_refused_by_name(model):
         gx.counterfactuals(model, AMIDE, "active", keep="[")
     with pytest.raises(ValueError, match="unknown source 'magic'"):
         gx.counterfactuals(model, AMIDE, "active", sources=["magic"])
+
+
+def test_atoms_speak_against_goals_by_what_each_goal_lacks(model):
+    """Derringer and Suich (1980) give the desirability, and a goal asks for what it lacks of 1."""
+    objective = SearchObjective.of(
+        model, AMIDE, "active; pIC50 > 9 (0 at 4, weight 2)", False, None
+    )
+    (start,) = objective.starts()
+    predicted = gx.predict(model, AMIDE)
+    probability, value = (
+        predicted["BACE-1 inhibition"].probabilities["active"],
+        predicted["pIC50"].value,
+    )
+    lacks = {"BACE-1 inhibition": 1 - probability, "pIC50": 2 * (1 - (value - 4) / 5)}
+    assert min(lacks.values()) > 0
+    expected = np.zeros(len(start.against))
+    for name, lack in lacks.items():
+        relevance = gx.explain(model, AMIDE, target=name).relevance
+        expected -= lack * relevance / np.abs(relevance).max()
+    np.testing.assert_allclose(start.against, expected, atol=1e-5)
 
 
 def test_pareto_fronts_against_the_definition():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
+import torch
+from torch_geometric.data import Data
 
 import graphxai as gx
 from graphxai.cli import answers
 from graphxai.cli.listing import listed_methods, model_names
+from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.samples import digit_paths
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.runtime.notices import LOGGER, warn
@@ -108,6 +112,17 @@ def test_a_table_that_was_explained_counts_its_rows(answered, table):
     again = answered("explain", table, "--out", "night", "--pictures", "none", "--resume")
     assert again[0]["result"]["counts"]["earlier"] == 3
     assert Path(result["files"][0], "explanations.csv").is_file()
+
+
+def test_a_folder_of_graphs_counts_those_that_are_left_out(answered):
+    fields = {"node_cardinalities": (), "edge_cardinalities": (), "num_node_features": 2}
+    save_checkpoint(random_graphormer(**fields, node_feature_names=("a", "b")), Path("small"))
+    edges = torch.tensor([[0, 1], [1, 0]])
+    values = ([1.0, 2.0], [math.nan, 2.0], [3.0, 4.0])
+    save_graphs([Data(x=torch.tensor([v, v]), edge_index=edges) for v in values], Path("pairs"))
+    document, _ = answered("explain", "pairs", "--model", "small", "--fail-on-rejected")
+    assert document["status"] == answers.REJECTED
+    assert document["result"]["counts"] == {"done": 2, "rejected": 1, "earlier": 0}
 
 
 def test_counterfactuals_are_those_of_the_file(answered, tmp_path):

@@ -127,6 +127,13 @@ def test_a_mixture_of_two_compounds_is_refused_by_name():
         molecule_graph("CN1CCC(c2ccccc2)CC1.CCCc1ccccc1C(C)(C)C", standardise="parent")
 
 
+def test_two_borates_are_a_mixture_whatever_stands_beside_them():
+    borates = "F[B-](F)(F)c1ccccc1.F[B-](F)(F)c1ccccc1C"
+    for further in ("", ".O=[Si]=O"):
+        with pytest.raises(MixtureError, match=r"a mixture of .*B-.* and .*B-"):
+            molecule_graph(borates + further, standardise="parent")
+
+
 PROPRANOLOL = "CC(C)[NH2+]CC(O)COc1cccc2ccccc12"
 BARF = "FC(F)(F)c1cc([B-](c2cc(C(F)(F)F)cc(C(F)(F)F)c2)(c2cc(C(F)(F)F)cc(C(F)(F)F)c2)"
 BARF += "c2cc(C(F)(F)F)cc(C(F)(F)F)c2)cc(C(F)(F)F)c1"

@@ -11,6 +11,7 @@ from torch_geometric.nn import GraphConv, global_add_pool
 
 import graphxai as gx
 from graphxai.datasets.samples import digit_paths
+from graphxai.evaluation.best_ordering import smallest_set
 from graphxai.wrapping.heterogeneous import as_one_graph
 from graphxai.wrapping.removal import outputs_of_parts
 from small_graphs import graph
@@ -265,3 +266,17 @@ def test_edges_of_a_heterogeneous_graph_go_type_by_type():
     assert result.proven
     assert result.before.label == "positive"
     assert result.after.label == "negative"
+
+
+@pytest.mark.parametrize("margin", [0.0, -5e-6])
+def test_a_tie_of_two_classes_is_no_other_class(margin):
+    """Without two of three members both classes are equal, up to what a batch may change."""
+    search, margins = smallest_set(torch.tensor([3.0, 2.0, 1.0]), largest=2, most=100), None
+    result = None
+    while result is None:
+        try:
+            sets = search.send(margins)
+        except StopIteration as end:
+            result = end.value
+        margins = torch.where(sets.sum(1) == 2, margin, 1.0)
+    assert result == (None, True)  # all sets were tried

@@ -247,6 +247,8 @@ def test_the_file_broken_below_is_otherwise_good(tmp_path):
         broken(relations=[1]),
         broken(relations=["a", "b"]),
         broken(base_rates=[float("inf")]),
+        broken(base_rates=[]),
+        broken(base_rates=[0.1, 0.1]),
         broken(rows=0),
         broken(rows=True),
         broken(rows="4"),

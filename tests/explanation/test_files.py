@@ -34,6 +34,7 @@ from graphxai.models.graphormer import save_checkpoint
 from graphxai.tables.cells import above_noise
 from graphxai.visualization import Scale, displayed
 from graphxai.visualization.render import COLUMN, pictures_to_pdf
+from graphxai.visualization.text import minus_signs
 from other_models import GpsModel
 from toy import random_graphormer
 
@@ -312,6 +313,14 @@ def test_a_grid_of_several_targets_names_each_and_shares_a_scale_of_one_unit_onl
         gx.grid(explanations, titles=["one"])
     with pytest.raises(ValueError, match="a number or None, not 'shared'"):
         gx.grid(explanations, scale="shared")
+
+
+def test_a_grid_of_a_model_with_one_task_names_the_task_in_every_panel():
+    one_task = random_graphormer(tasks=(Task("logS", "regression"),))
+    explanations = [gx.explain(one_task, smiles) for smiles in ("CCO", "CCN")]
+    picture = gx.grid(explanations)
+    for explanation in explanations:
+        assert f'aria-label="logS: {minus_signs(str(explanation.prediction))}' in picture
 
 
 def test_the_colour_scale_may_be_a_number(verubecestat, several):

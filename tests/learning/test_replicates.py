@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.run import train_table
+from graphxai.learning.run import REPLICATES, replicate_rows, train_table
 
 SD = 0.3
 
@@ -82,3 +82,18 @@ def test_every_conflict_has_its_own_difference(tmp_path):
     assert {row["done"] for row in said.values()} == {"median taken"}
     isomers = next(f for f in table.findings if f.check == "stereoisomers of another row")
     assert isomers.rows[0].reason.endswith("only in stereochemistry; y differs by 3")
+
+
+def test_trainings_of_several_targets_have_a_mean_over_them_and_those_of_one_have_not(tmp_path):
+    def rows(targets):
+        by_seed = [{"metric": "R2", "values": {"graphormer": value}} for value in (0.4, 0.6)]
+        means = [[["R2", targets, {"graphormer": value}]] for value in (0.4, 0.6)]
+        each = dict.fromkeys("ab"[:targets], by_seed)
+        content = {"seeds": [0, 1], "targets": each, "means": means}
+        (tmp_path / REPLICATES).write_text(json.dumps(content))
+        ((_, *table),) = replicate_rows(tmp_path)
+        return [(name, cells[0]) for name, _, *cells in table]
+
+    spread = "0.500 ± 0.141"  # of 0.4 and 0.6
+    assert rows(1) == [("a", spread)]
+    assert rows(2) == [("mean of 2 targets", spread), ("a", spread), ("b", spread)]

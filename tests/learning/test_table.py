@@ -472,6 +472,13 @@ def test_a_pattern_names_the_columns_with_labels(table):
         matching_columns(table, "SMILES", ["x*"])
 
 
+def test_a_pattern_passes_over_a_column_with_one_value_for_all(tmp_path):
+    """From such a column nothing can be learned."""
+    path = tmp_path / "t.csv"
+    path.write_text("smiles,same,few,empty\nC,1,,\nCC,1,2.5,\nCCC,,3.5,\n")
+    assert matching_columns(path, "smiles", ["all"]) == ["few"]
+
+
 def test_parts_and_times_come_from_columns(tmp_path):
     path = tmp_path / "t.csv"
     rows = [

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -480,3 +481,17 @@ def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> N
     after = predict(model, graphs)
     assert torch.allclose(after[:, 0], before[:, 0] / 2)
     assert torch.equal(after[:, 1], before[:, 1])
+
+
+@pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", False)])
+def test_steps_are_fused_on_a_processor_unless_gradients_of_mixed_precision_are_clipped(
+    tmp_path: Path, precision: str, fused: bool
+) -> None:
+    """A fused step takes a third of the time, and Lightning does not clip a mixed one."""
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    module = GraphormerModule(tiny(), settings(precision=precision), tmp_path)
+    module._trainer = SimpleNamespace(estimated_stepping_batches=10)
+    (optimizer,), _ = module.configure_optimizers()
+    assert optimizer.defaults["fused"] is fused

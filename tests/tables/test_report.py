@@ -841,3 +841,9 @@ def test_a_series_has_what_each_r_group_adds_and_its_empty_cells_filled():
 def test_a_core_of_r_groups_is_drawn_with_their_numbers():
     labels = drawing(Chem.MolFromSmiles("c1ccc([*:12])cc1"))["a"].values()
     assert [label[0] for label in labels] == ["R12"]
+
+
+def test_a_map_of_few_molecules_keeps_all_neighbours():
+    """Of eleven molecules, the ten most similar and the ten nearest are all others."""
+    molecules = [Chem.MolFromSmiles(f"c1ccccc1{'C' * n}O") for n in range(11)]
+    assert similarity_map(molecules)["kept"] == 1

@@ -1,5 +1,6 @@
 """Pictures of graphs that are no molecules show what they should, as read from the SVG."""
 
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch_geometric.nn import TransformerConv
 
 import graphxai as gx
 from graphxai.visualization import PlainGraph, Scale, graph_svg
+from graphxai.visualization.graph import _overlap
 from graphxai.visualization.layout import laid_out_graph
 from graphxai.visualization.pairs import graph_pairs_svg
 
@@ -80,6 +82,17 @@ def test_no_two_nodes_lie_on_each_other():
         apart = np.linalg.norm(points[:, None] - points, axis=-1) + 9 * np.eye(count)
         assert points.shape == (count, 2)
         assert apart.min() > 0.3
+
+
+@pytest.mark.parametrize(("to_the_right", "down"), [(1.0, 0.0), (0.0, 1.0)])
+def test_names_side_by_side_touch_and_do_not_overlap(to_the_right, down):
+    first = (0.0, 0.0, 1.0, 1.0)
+    beside = (to_the_right, down, 1.0 + to_the_right, 1.0 + down)
+    nearer = (0.9 * to_the_right, 0.9 * down, 1.0 + to_the_right, 1.0 + down)
+    assert not _overlap(first, beside)
+    assert not _overlap(beside, first)
+    assert _overlap(first, nearer)
+    assert _overlap(nearer, first)
 
 
 def test_relevance_must_fit_the_graph():
@@ -158,3 +171,16 @@ def test_pairs_of_a_large_graph_show_the_nodes_of_the_strongest():
     assert "150 of 400 nodes" in svg
     with pytest.raises(ValueError, match="pairs may only name nodes 0 to 399"):
         graph_pairs_svg(PlainGraph(edges), np.zeros(400), [(400, 1, 1.0)])
+
+
+def test_the_head_of_an_arrow_is_wider_than_its_line():
+    graph = PlainGraph(np.array([[0, 1, 2], [1, 2, 0]]))
+    svg = graph_pairs_svg(graph, np.zeros(3), [(0, 1, 1.0), (2, 1, -0.3)])
+    arrows = [g for g in ElementTree.fromstring(svg).iter(f"{SVG}g") if g.get("data-pair")]
+    assert len(arrows) == 2
+    for arrow in arrows:
+        line, head = arrow.findall(f"{SVG}path")
+        _, left, right = (
+            np.array(p.split(), float) for p in re.split("[MLZ]+", head.get("d"))[1:4]
+        )
+        assert np.linalg.norm(left - right) > 1.5 * float(line.get("stroke-width"))

@@ -31,6 +31,17 @@ def test_tokens_follow_each_other_with_the_colour_of_their_relevance() -> None:
     assert len({y for _, _, y, _ in drawn}) == 1
 
 
+def test_every_word_has_the_same_margin_in_its_box() -> None:
+    root = ElementTree.fromstring(tokens_svg([1.0, -0.5], words=["a", "longer"]))
+    margins = []
+    for token in (g for g in root.iter(f"{SVG}g") if g.get("class") == "token"):
+        box, word = token.find(f"{SVG}rect"), token.find(f"{SVG}g")
+        left = float(re.match(r"translate\((\S+) ", word.get("transform"))[1])
+        margins.append(left - float(box.get("x")))
+    assert margins == pytest.approx(margins[:1] * 2, abs=0.02)  # the file has two decimals
+    assert margins[0] > 0
+
+
 def test_a_long_text_breaks_into_lines_and_a_longer_one_is_refused() -> None:
     drawn = boxes(tokens_svg([0.1] * 60, words=["word"] * 60))
     lines = [y for _, _, y, _ in drawn]

@@ -13,6 +13,7 @@ from torch_geometric.nn import GINConv, GPSConv, global_add_pool, global_mean_po
 
 import graphxai as gx
 from graphxai.engine import hooked_plan
+from graphxai.engine.replay import own_gradient
 from graphxai.engine.request import recorded_only
 
 DIM = 8
@@ -423,3 +424,13 @@ def test_operations_in_place_whose_other_variant_has_another_name():
             with torch.no_grad():
                 x = model.module.first(graph.x) @ model.module.head.weight.T
             torch.testing.assert_close(torch.from_numpy(explanation.relevance), x[:, 0])
+
+
+def test_a_pass_whose_gradient_is_not_autograds_own_is_refused(monkeypatch):
+    """A gradient that is said to be autograd's, and is twice it, is not what the pass gives."""
+    model = gx.wrap(Function(lambda m, h, *_: F.gelu(m.other(h))).eval(), kind="regression")
+    monkeypatch.setattr(
+        "graphxai.engine.request.own_gradient", lambda call, rows: 2 * own_gradient(call, rows)
+    )
+    with pytest.raises(ValueError, match="whose gradient is not autograd's own"):
+        gx.explain(model, ring(5), "lrp_zplus")

@@ -127,3 +127,20 @@ def test_a_trained_weight_is_no_column_of_ones():
     model = gx.wrap(Scaled().eval(), kind="regression")
     with pytest.warns(UserWarning, match="parts that no rule covers"):
         gx.explain(model, GRAPHS[0])
+
+
+def test_weights_that_a_trained_weight_sums_are_no_attention():
+    """The column may be of ones today, and is not once it was trained."""
+
+    class Divided(Network):
+        def __init__(self):
+            super().__init__("divided weights")
+            self.weight = nn.Parameter(torch.ones(len(GRAPHS[0].x), 1))
+
+        def forward(self, x, edge_index):
+            w = (self.q(x) @ self.k(x).T).exp()
+            return self.head((w @ self.v(x) / (w @ self.weight)).mean(0, keepdim=True))
+
+    model = gx.wrap(Divided().eval(), kind="regression")
+    with pytest.warns(UserWarning, match="parts that no rule covers"):
+        gx.explain(model, GRAPHS[0])

@@ -117,10 +117,19 @@ def test_a_module_that_returns_a_tuple_is_refused_for_that_reason():
 class TrailingToken(Dense):
     """Reads the output at a class token behind the nodes, before the padding or behind it."""
 
+    further = 1
+
     def forward(self, x, batch):
         padded, mask = to_dense_batch(x[:, 0], batch, fill_value=CODES)
-        codes, mask = F.pad(padded, (0, 1), value=CODES), F.pad(mask, (0, 1), value=True)
+        tokens = (0, self.further)
+        codes, mask = F.pad(padded, tokens, value=CODES), F.pad(mask, tokens, value=True)
         return self.out(self.encoder(self.embed(codes), src_key_padding_mask=~mask)[:, -1])
+
+
+class TwoTrailingTokens(TrailingToken):
+    """Has a second token behind the class token."""
+
+    further = 2
 
 
 class PaddedInFront(Dense):
@@ -147,7 +156,7 @@ def first_rows_by_hand(module, data):
 
 
 @pytest.mark.parametrize("named", [None, "embed"])
-@pytest.mark.parametrize("kind", [TrailingToken, PaddedInFront])
+@pytest.mark.parametrize("kind", [TrailingToken, TwoTrailingTokens, PaddedInFront])
 def test_a_class_token_behind_the_nodes_is_not_one_of_them(kind, named):
     module = kind().eval()
     model = gx.wrap(module, kind="regression", embedding=named)
