@@ -531,6 +531,9 @@ def test_classes_that_several_tasks_have_are_named_with_their_task():
     assert pair.legend == ("for CT_TOX: 1", "for CT_TOX: 0")
     np.testing.assert_allclose(pair.relevance, e.relevance, atol=1e-6)
     assert about_output(pair).endswith("+0.7 doubles the odds of CT_TOX: 0 against CT_TOX: 1.")
+    three = random_graphormer(tasks=(Task("taste", "multiclass", ("sour", "sweet", "bitter")),))
+    two_of_them = about_output(gx.explain(three, "CCO", target=("sour", "sweet")))
+    assert two_of_them.endswith("+0.7 doubles the odds of sour against sweet.")
     default = gx.explain(model, "CCO")
     assert default.target == "FDA_APPROVED: 1"
     titles = [gx.contrast(model, "CCCCO", "CCCCN", target="CT_TOX: 0").headline]

@@ -135,27 +135,28 @@ class Explainer(ABC):
             return _averaged([self.attribute(m, batch, decided, wrt) for m in members], outputs)
         if hasattr(model, "summands"):
             return self._of_sum(model, batch, wanted, wrt)
-        with explaining(model), noticing_random_numbers(model, batch):
-            if traits.needs_gradients:
-                check_gradients(model, batch, traits.reports_cut_gradients)
-            # a wrapped model may need passes of single graphs
-            parts: list[Any] = model.passes(batch) if hasattr(model, "passes") else [batch]
-            try:
-                attributions = self._each(model, parts, wanted, further)
-            except OneGraphAtATime as error:  # of this batch, or of one that the method made of it
-                if len(batch) == 1 and error.why:
+        with explaining(model):
+            with noticing_random_numbers(model, batch):
+                if traits.needs_gradients:
+                    check_gradients(model, batch, traits.reports_cut_gradients)
+                # a wrapped model may need passes of single graphs
+                parts: list[Any] = model.passes(batch) if hasattr(model, "passes") else [batch]
+                try:
+                    attributions = self._each(model, parts, wanted, further)
+                except OneGraphAtATime as error:  # of this batch, or of one that was made of it
+                    if len(batch) == 1 and error.why:
+                        raise
+                    if error.why:
+                        error.model.warn_of_single_passes(error.why, len(batch))
+                    graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
+                    attributions = self._each(model, graphs, wanted, further)
+                except (RuntimeError, TypeError) as error:
+                    refuse_untraceable(model, batch, error, self.title, traits.needs_gradients)
                     raise
-                if error.why:
-                    error.model.warn_of_single_passes(error.why, len(batch))
-                graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
-                attributions = self._each(model, graphs, wanted, further)
-            except (RuntimeError, TypeError) as error:
-                refuse_untraceable(model, batch, error, self.title, traits.needs_gradients)
-                raise
-            joined = attributions[0]
-            if len(attributions) > 1:
-                rows = sum(len(attribution.labels) for attribution in attributions)
-                joined = _side_by_side(attributions, batch.mask.expand(rows, -1))
+                joined = attributions[0]
+                if len(attributions) > 1:
+                    rows = sum(len(attribution.labels) for attribution in attributions)
+                    joined = _side_by_side(attributions, batch.mask.expand(rows, -1))
             if hasattr(model, "module"):  # a wrapped model, whose code may be anything
                 outputs = checked_outputs(model, batch, joined.outputs, self.name)
                 joined = replace(joined, outputs=outputs)

@@ -2,11 +2,13 @@
 
 import re
 
+import numpy as np
 import pytest
 from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.desirability import DesirabilityCurve, geometric_mean
+from graphxai.chemistry.objectives import SearchObjective
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
@@ -123,6 +125,15 @@ def test_several_models_predict_one_row_with_an_interval_and_a_domain_each(model
     assert scores.to_frame(several).shape == (2, 3)
 
 
+def test_a_frame_of_desirabilities_has_an_empty_row_for_what_was_left_out(models):
+    profile = gx.profile(models, PROFILE)
+    predictions = gx.predict(models, AMIDE)
+    first, left_out = profile.to_frame([predictions, None]).to_dict("records")
+    assert first == pytest.approx(profile.score(predictions).columns)
+    assert set(first) == set(left_out)
+    assert np.isnan(list(left_out.values())).all()
+
+
 def test_tasks_of_the_same_name_are_told_apart_and_a_model_may_leave_an_input_out(models):
     with pytest.warns(UserWarning, match="input 1 was left out by unnamed 2: 'xx' cannot be read"):
         twice = gx.predict([models[0], models[0]], ["CCO", "xx"], progress=False)
@@ -152,6 +163,19 @@ def test_a_search_returns_the_front_that_no_neighbour_beats(models):
         pairs = [list(zip(other.score.desirabilities, mine, strict=True)) for other in changes]
         beaten = any(all(b >= a for b, a in pair) and any(b > a for b, a in pair) for pair in pairs)
         assert beaten == (change.front > 0)
+
+
+def test_an_atom_speaks_against_goals_by_their_weight_and_by_what_they_lack(models):
+    """A property's relevance counts as shares of its largest, as the units differ."""
+    goals = "pIC50 < -9 (0 at 9, weight 3), log D > 9"
+    search = SearchObjective.of(models, AMIDE, goals, sure=False, measured=None)
+    (start,) = search.starts()
+    lacks = [1 - part.desirability for part in search.profile.score(search.before).parts]
+    expected = 0
+    for model, target, weight in ((models[0], "pIC50", 3), (models[1], None, -1)):
+        relevance = gx.explain(model, start.mol, target=target).relevance.astype(float)
+        expected = expected + weight * lacks.pop(0) * relevance / abs(relevance).max()
+    assert start.against == pytest.approx(expected)
 
 
 def test_changes_say_what_was_measured_of_each_property(models, tmp_path):

@@ -60,6 +60,11 @@ def test_compounds_are_divided_into_a_core_and_its_groups(model):
         assert row["measured pIC50"] == ANILIDES[row["smiles"]]
         value = gx.predict(model, row["smiles"])["pIC50"].value
         assert row["predicted pIC50"] == pytest.approx(value, abs=1e-4)
+        activity = gx.predict(model, row["smiles"])["activity"]
+        assert row["predicted activity"] == activity.label
+        assert row["predicted activity: active"] == pytest.approx(
+            activity.probabilities["active"], abs=1e-5
+        )
     with pytest.raises(ValueError, match="RDKit cannot read the SMARTS"):
         gx.rgroup_table(model, "C(", ANILIDES, "pIC50")
     with pytest.raises(ValueError, match="no compound"):

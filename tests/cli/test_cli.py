@@ -142,6 +142,20 @@ def test_the_pictures_of_a_table_share_a_scale_unless_each_should_have_its_own(
             assert ("one scale for all pictures of this table" in svg) is is_shared
 
 
+def test_a_scale_in_numbers_is_what_is_shown_in_full_colour(run, checkpoint, tmp_path):
+    from graphxai.visualization import Scale
+
+    out = tmp_path / "ethanol.svg"
+    code, _, _ = run("explain", "CCO", "--model", checkpoint, "--scale", "2.5", "--out", out)
+    assert code == 0
+    relevance = gx.explain(checkpoint, "CCO").relevance
+    assert all(color in out.read_text() for color in Scale(2.5).hex(relevance))
+    for wrong in ("0", "inf", "nan", "wide"):
+        code, _, error = run("explain", "CCO", "--model", checkpoint, "--scale", wrong)
+        assert code == 2
+        assert f"a positive number, not '{wrong}'" in " ".join(error.replace("│", " ").split())
+
+
 def test_predictions_of_a_table(run, checkpoint, table, tmp_path):
     out = tmp_path / "predictions.csv"
     code, _, error = run("predict", table, "--model", checkpoint, "--out", out)

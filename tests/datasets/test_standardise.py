@@ -254,6 +254,7 @@ ONE_FORM = {
     "indazole": ("c1ccc2[nH]ncc2c1", "c1ccc2n[nH]cc2c1"),
     "N-methylacetamidine": ("CC(=N)NC", r"C/C(N)=N\C", "CC(N)=[NH+]C"),
     "metformin": ("CN(C)C(=N)NC(=N)N", "CN(C)C(N)=NC(=N)N", "CN(C)C(=[NH2+])N=C(N)N"),
+    "N-ethylacetamidine": ("CC(=[NH])[NH]CC", "CC([NH2])=[N]CC", "CC(N)=NCC"),
     "an iminohydantoin": ("CN1C(=N)NC(C)(C)C1=O", "CN1C(=O)C(C)(C)N=C1N"),
 }
 

@@ -356,6 +356,15 @@ def test_bars_are_the_profile_of_each_layer():
     )
 
 
+def test_bars_of_the_layers_stand_side_by_side_around_their_distance():
+    axes, _ = gx.pairs(random_graphormer(), ASPIRIN, target="pIC50").figure().axes
+    for tick, bars in zip(axes.get_xticks(), zip(*axes.containers, strict=True), strict=True):
+        ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
+        assert [right for _, right in ends[:-1]] == pytest.approx([left for left, _ in ends[1:]])
+        assert (ends[0][0] + ends[-1][1]) / 2 == pytest.approx(tick)
+        assert ends[-1][1] - ends[0][0] < 1  # a gap is left to the next distance
+
+
 def test_a_pair_of_tasks_is_the_difference_of_their_pairs():
     model = random_graphormer(tasks=(Task("A", "regression"), Task("B", "regression")))
     first, second, both = (

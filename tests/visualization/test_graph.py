@@ -48,6 +48,24 @@ def test_an_edge_has_the_sum_of_its_directions_as_colour():
     assert set(Scale(1.0).hex(np.array([0.75, -1.0]))) <= stops
 
 
+def test_the_band_of_an_edge_lies_on_both_sides_of_it_and_is_equally_wide_along_it():
+    svg = graph_svg(TRIANGLE, np.zeros(5), edge_relevance=np.ones(5))
+    root = ElementTree.fromstring(svg)
+    (drawn,) = (group for group in root.iter(f"{SVG}g") if group.get("class") == "edges")
+    bands = [path.get("d") for path in drawn.findall(f"{SVG}path")]
+    lines = [path.get("d") for path in edges_in(svg)]
+    widths = []
+    for band, line in zip(bands, lines, strict=True):
+        corners, ends = (
+            np.array(re.findall(r"[-\d.]+", path), float).reshape(-1, 2) for path in (band, line)
+        )
+        beside = corners[[0, 1]] - ends
+        np.testing.assert_allclose(corners[[3, 2]] - ends, -beside, atol=0.02)
+        np.testing.assert_allclose(beside @ (ends[1] - ends[0]), 0, atol=2)
+        widths += [*np.linalg.norm(beside, axis=1)]
+    np.testing.assert_allclose(widths, widths[0], atol=0.02)
+
+
 def test_nodes_are_labelled_and_text_is_escaped():
     graph = PlainGraph(np.array([[0], [1]]), labels=("<b>", 'Mr "Hi"'))
     svg = graph_svg(graph, np.array([1.0, 2.0]), title="a < b", note="x & y")

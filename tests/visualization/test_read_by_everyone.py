@@ -8,11 +8,12 @@ import pytest
 from PIL import Image
 from rdkit import Chem
 from rdkit.Chem import rdDepictor
+from scipy.spatial.distance import pdist
 
 import graphxai as gx
 from graphxai.tables.drawing import drawing
 from graphxai.visualization import Scale, molecule_svg, superpixel_svg, svg_to_png
-from graphxai.visualization.grid import aligned_series
+from graphxai.visualization.grid import aligned, aligned_series
 from graphxai.visualization.layout import laid_out
 
 CYCLOSPORIN = (
@@ -121,6 +122,25 @@ def test_molecules_of_several_series_are_aligned_within_each():
     mols = [Chem.MolFromSmiles(smiles) for smiles in [*SERIES[:4], *others]]
     places = core_places(aligned_series(mols)[:4])
     assert np.linalg.norm(places - places[0], axis=-1).max() < 0.1
+
+
+def test_a_molecule_that_cannot_be_laid_out_alike_is_turned_as_close_as_it_can_be():
+    """No other angle and no mirror image brings the corresponding atoms closer together."""
+    reference, mol = map(Chem.MolFromSmiles, (SERIES[0], "CC(F)CCC(=O)NCCO"))
+    reference = laid_out(reference)
+    mapping = np.array([[0, 0], [9, 1], [5, 4], [3, 9]])  # with other distances in the reference
+    points = aligned(mol, reference, mapping).GetConformer().GetPositions()[:, :2]
+    drawn = laid_out(mol).GetConformer().GetPositions()[:, :2]
+    assert pdist(points) == pytest.approx(pdist(drawn))
+    wanted = reference.GetConformer().GetPositions()[mapping[:, 0], :2]
+    here = points[mapping[:, 1]]
+    assert here.mean(0) == pytest.approx(wanted.mean(0))
+    here, wanted = here - here.mean(0), wanted - wanted.mean(0)
+    turns = np.exp(1j * np.linspace(0, 2 * np.pi, 720, endpoint=False))[:, None]
+    flat, there = (each @ (1, 1j) for each in (here, wanted))
+    others = np.concatenate([turns * flat, turns * flat.conj()])
+    least = np.square(abs(others - there)).sum(1).min()
+    assert np.square(here - wanted).sum() <= least + 1e-9
 
 
 def test_a_core_that_is_no_smarts_or_that_nothing_has_is_refused():
