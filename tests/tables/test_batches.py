@@ -157,14 +157,7 @@ def test_cells_end_above_the_noise_of_batches():
     assert above_noise([]) == []
 
 
-MIXED = ("transformer_attribution", "masked_lrp")  # by up to 4 %, whatever the precision
-EVERY = [
-    pytest.param(m, marks=[pytest.mark.xfail(reason="depends on other graphs")] * (m in MIXED))
-    for m in methods_for(gx.load("bace"))
-]
-
-
-@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("method", methods_for(gx.load("bace")))
 def test_a_row_of_every_method_is_equal_to_the_byte_in_company(method):
     """Of molecules of one size after padding, of different sizes, and of a size of their own."""
     texts = ["CCO", "CC(=O)Nc1ccc(O)cc1", "NCCc1ccccc1O", "CC(C)Cc1ccc(C)c(C(N)=O)c1"]

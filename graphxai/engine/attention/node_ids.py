@@ -109,7 +109,8 @@ def with_class_token(ids: EntryIds, values: Tensor, nodes: NodeIds) -> EntryIds:
 
     Such a row is the only one that is of no node in all graphs, and it is not zero, as padding is.
     All nodes stand beside it: without one of them, the row may be that node's, which has no edge.
-    It takes part in attention, so that methods that read attention start from it.
+    It takes part in attention, so that methods that read attention start from it. A graph that has
+    its graph token already has no second one: the row is padding that all graphs share.
 
     Args:
         ids: the ids of the values.
@@ -117,6 +118,8 @@ def with_class_token(ids: EntryIds, values: Tensor, nodes: NodeIds) -> EntryIds:
     query = ids.query
     absent = query == NONE
     if ids.key is not None or not absent.any() or query.dim() != values.dim():
+        return ids
+    if ((query >= 0) & (query % nodes.tokens == 0)).any():
         return ids
     for axis in range(query.dim() - 1):  # the last axis has the channels of a row
         if query.shape[axis] <= nodes.largest:
