@@ -57,6 +57,16 @@ def test_a_pipe_is_refused_before_anything_is_computed(command, run, checkpoint,
     assert "is a device, a pipe or a socket: name a file" in text
 
 
+def test_names_of_fragments_can_be_guarded_for_a_spreadsheet(run, checkpoint, tmp_path):
+    table, out = tmp_path / "t.csv", tmp_path / "fragments.csv"
+    table.write_text("smiles\nCCO\n")
+    command = ("fragments", table, "--model", checkpoint, "--smarts", "=1+1:C", "--minimum", 1)
+    for options, name in (((), "=1+1,"), (("--excel-safe",), "'=1+1,")):
+        assert run(*command, *options, "--out", out)[0] == 0
+        assert f"\n{name}" in out.read_text("utf-8-sig")
+        out.unlink()
+
+
 @pytest.mark.parametrize("command", ["predict", "fragments"])
 def test_a_table_does_not_overwrite_itself(command, run, checkpoint, tmp_path):
     table = tmp_path / "t.csv"

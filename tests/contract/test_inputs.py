@@ -1,12 +1,14 @@
 """Graphs that do not fit the model are refused by name, before anything is computed."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract import batching
 from graphxai.contract.inputs import InputError, prepare_all, prepare_each, prepare_for
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
@@ -119,3 +121,16 @@ def test_only_errors_of_the_named_kinds_are_given_in_place_of_an_input(model):
     assert isinstance(error, TypeError)
     with pytest.raises(ValueError, match="ring 1 is opened"):
         prepare_all(model, ["CCO", "C1CC"])
+
+
+def test_batches_hold_as_many_pairs_as_fit_into_memory_and_no_more():
+    """All graphs of a batch are padded to its largest, with a pair for any two of its tokens."""
+    sizes = [9, 99, 149, 149, 149, 149, 149, 399]
+    inputs = [
+        (k, SimpleNamespace(num_nodes=n, explains_several=False)) for k, n in enumerate(sizes)
+    ]
+    batches = list(batching.in_batches(inputs))
+    assert sorted(key for batch in batches for key, _ in batch) == list(range(8))
+    pairs = [len(b) * (b[-1][1].num_nodes + 1) ** 2 for b in batches if len(b) > 1]
+    assert max(pairs) <= batching.MAX_PAIRS
+    assert [len(batch) for batch in batches] == [4, 3, 1]

@@ -24,7 +24,7 @@ from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
 from graphxai.evaluation.statistics import relative_change
 from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
-from graphxai.evaluation.trust.other_forms import another_form, likely_tautomers
+from graphxai.evaluation.trust.other_forms import WRITINGS, another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
     Sign,
     residual_sign,
@@ -411,6 +411,18 @@ def test_a_digits_score_is_its_accuracy_with_the_interval(digits, no_training_im
     sign = gx.trust(digits, digit_paths()[0])["test score"]
     assert sign.value == digits.origin.metadata["test"]["accuracy"]
     assert "accuracy 0.98" in sign.figures
+
+
+def test_a_molecule_is_written_from_other_atoms_on_than_its_first(bace):
+    item = prepare_for(bace, "CCOC(=O)NCCO")
+    written = [another_form(item, draw) for draw in range(WRITINGS)]
+    starts = {order[0] for _, order in written}
+    assert len(starts | {0}) == WRITINGS + 1
+    for text, order in written:
+        mol = Chem.MolFromSmiles(text)
+        assert Chem.MolToSmiles(mol) == Chem.CanonSmiles(item.smiles)
+        elements = [atom.GetSymbol() for atom in Chem.MolFromSmiles(item.smiles).GetAtoms()]
+        assert [atom.GetSymbol() for atom in mol.GetAtoms()] == [elements[k] for k in order]
 
 
 def test_renumbered_superpixels_are_the_same_graph(digits):

@@ -98,7 +98,11 @@ def test_scores_without_a_sign_are_compared_by_their_size():
 
 def test_seeds_of_a_method_and_models_are_named_by_what_differs():
     seeds = [get_explainer("shapley_sampling", seed=s, permutations=1) for s in (0, 1)]
-    assert "seed=0 minus seed=1" in words_of(gx.compare("bace", "CCO", seeds, difference=True))
+    words = words_of(gx.compare("bace", "CCO", seeds, difference=True))
+    assert "seed=0 minus seed=1" in words
+    assert any(text.startswith("Shapley values (sampled), relevance for active") for text in words)
+    words = words_of(gx.compare("bace", "CCO", ["lrp", "rollout"], difference=True))
+    assert any(text.startswith("relevance for active") for text in words)  # no method's alone
     other = [[score + 1 for score in row] for row in SCORES]
     models = [word_model(SCORES), word_model(other)]
     shown = gx.compare(models, SENTENCE, target=1, difference=True)

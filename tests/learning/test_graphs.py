@@ -242,6 +242,11 @@ def test_a_split_must_fit_the_data_set(split, message):
         split_graphs(numbers(12), None, GraphSettings(split=split, progress=False))
 
 
+def test_a_split_of_graphs_says_how_many_of_them_each_part_has():
+    split = split_graphs(numbers(12), None, GraphSettings(split=([0, 1, 2], [3, 4], [5])))
+    assert str(split).endswith("given split: train 3, validate 2, test 1")
+
+
 def test_graphs_are_the_same_after_writing_and_reading(tmp_path):
     split = Split((0, 2), (1,), (3,))
     for graphs in (numbers(5), motifs(3)):

@@ -65,6 +65,7 @@ def test_a_graph_with_masks_becomes_a_model_of_nodes(run):
 
 def test_only_the_training_nodes_are_learned_from(run):
     split = split_graphs(masked_graph(), None, GraphSettings())
+    assert " split of nodes: train " in str(split)
     (data,) = split.train.graphs
     present = ~data.node_y[:, 0].isnan()
     assert present.nonzero()[:, 0].tolist() == list(range(30))

@@ -154,6 +154,10 @@ def test_the_files_are_read_back_and_others_are_refused(model, atoms, tmp_path):
         card.write_text(json.dumps(content | {"structure": structure}))
         with pytest.raises(ValueError, match="cannot be read"):
             MaskedAtoms.load(tmp_path)
+    for structure in (None, {}, {"hidden_dim": 8}):
+        card.write_text(json.dumps(content | {"structure": structure}))
+        with pytest.raises(ValueError, match="does not say what the structure is"):
+            MaskedAtoms.load(tmp_path)
     card.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="cannot be read as masked atoms"):
         MaskedAtoms.load(tmp_path)
