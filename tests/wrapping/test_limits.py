@@ -308,6 +308,22 @@ def padding_that_is_counted():
     one_at_a_time(linear_attention, f"counts padding.*{COST}")
 
 
+class Total(Net):
+    def forward(self, x, edge_index):
+        return self.out(self.first(x).relu().sum(0, keepdim=True))
+
+
+def without_a_batch_vector():
+    module = Total().eval()
+    together = warned_of(
+        f"without a batch vector.*{COST}",
+        lambda: gx.explain(gx.wrap(module, kind="regression"), GRAPHS),
+    )
+    for e, data in zip(together, GRAPHS, strict=True):
+        alone = gx.explain(gx.wrap(module, kind="regression"), data)
+        assert e.relevance == pytest.approx(alone.relevance, abs=1e-6)
+
+
 class Mean(Net):
     def forward(self, x, edge_index):
         h = self.first(x)
@@ -482,6 +498,7 @@ ROWS = {
     "PyG's SGFormer": sgformer_in_double_precision,
     "the model mixes": graphs_that_are_mixed,
     "it counts padding": padding_that_is_counted,
+    "it has no batch vector": without_a_batch_vector,
     "PyG's `Explainer`": explainer_of_pyg_without_batch,
     "attention is computed": attention_in_one_graph_after_another,
     "heterogeneous graphs": heterogeneous_graphs,
