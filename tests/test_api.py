@@ -242,6 +242,11 @@ def test_batches_stay_within_their_budget(model):
     assert [len(part) for part in parts[-2:]] == [1, 1]
 
 
+def test_a_batch_is_as_large_as_its_budget_allows_and_no_larger(model):
+    items = [(i, model.prepare("C" * 111)) for i in range(20)]  # 8 of them have 100,352 pairs
+    assert [len(part) for part in in_batches(items)] == [7, 7, 6]
+
+
 def test_frames_and_json_contain_every_number(aspirin, tmp_path):
     frame = aspirin.to_frame()
     assert frame.index.name == "atom"

@@ -592,6 +592,16 @@ def test_fragments_that_are_not_printed_are_counted(run, tmp_path):
     assert f"{hidden} of {len(read(out))} fragments are left out here; all are in {out}" in text
 
 
+@pytest.mark.parametrize("guard", [True, False])
+def test_names_of_fragments_are_guarded_against_spreadsheets_on_request(guard, run, tmp_path):
+    table, out = tmp_path / "t.csv", tmp_path / "f.csv"
+    table.write_text("smiles\nOCCc1ccccc1\nOCCC\n")
+    options = ["--smarts", "=1+1:[OX2H]", "--minimum", "1", *["--excel-safe"] * guard]
+    code, _, error = run("fragments", table, "--out", out, *options)
+    assert code == 0, error
+    assert ("'=1+1" if guard else "=1+1") in {row["name"] for row in read(out)}
+
+
 def test_the_fragments_of_one_molecule_have_the_relevance_of_the_target(run, tmp_path):
     out = tmp_path / "f.csv"
     code, _, text = run("fragments", ROWS[0][1], "--target", "pIC50", "--out", out)

@@ -28,6 +28,7 @@ def rows(text):
         ("SMILES,y,z\n,low,\nCCO,1,", 0, 1, ("SMILES", "y", "z")),
         ("SMILES,,y\n,none,\nCCO,,1", 0, 1, ("SMILES", "column 2", "y")),
         ("drawn,note\nCCO,SMILES\nCCN,structure", 0, 1, ("drawn", "note")),  # rows of data
+        ("mol,y\nCCO,1,smiles", 0, 1, ("mol", "y")),  # a remark beside a row of data
     ],
 )  # fmt: skip
 def test_a_header_is_known_by_the_title_of_the_structures(text, first, count, names):

@@ -201,6 +201,8 @@ def test_a_stroke_is_what_is_brighter_than_half_of_full_ink() -> None:
     assert stroke_pixels(image).tolist() == [[False, True, False], [False, True, False]]
     assert stroke_segments(image, segments).tolist() == [False, True, False]
     assert stroke_segments(image, segments, threshold=0.3).tolist() == [False, True, True]
+    exactly_half = np.array([[0.25, 1.0], [0.75, 1.0]])
+    assert stroke_segments(exactly_half, np.array([[0, 1], [0, 1]])).tolist() == [False, True]
     with pytest.raises(SuperpixelError, match="shape"):
         stroke_segments(image, segments[:1])
     with pytest.raises(SuperpixelError, match="no pixel"):

@@ -1,5 +1,7 @@
 """Explainers agree with their formulas, alone, in batches, padded and renumbered."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +83,27 @@ def test_ledger_of_lrp_closes_for_every_architecture(
         tasks=(Task("logS", "regression", offset=-3.1, scale=2.2),),
     )
     check_ledger(model, smiles)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_a_gap_in_the_ledger_is_judged_by_the_size_of_its_terms(scale, smiles):
+    """A term that is left out is noticed in outputs of any unit, and rounding in none."""
+
+    class OfAnotherUnit(get_explainer("lrp").__class__):
+        lost = 0.0
+
+        def attribute(self, *args, **options):
+            whole = super().attribute(*args, **options)
+            terms = ("relevance", "graph_token", "biases", "output")
+            scaled = {name: scale * getattr(whole, name) for name in terms}
+            scaled["relevance"] = (1 - self.lost) * scaled["relevance"]
+            return replace(whole, features=None, **scaled)
+
+    model, explainer = random_graphormer(), OfAnotherUnit()
+    check_ledger(model, smiles, explainer)
+    explainer.lost = 0.05
+    with pytest.raises(AssertionError, match="the ledger misses"):
+        check_ledger(model, smiles, explainer)
 
 
 def test_ledger_closes_in_double_precision_to_rounding(smiles):

@@ -101,6 +101,7 @@ def test_the_card_compares_with_a_gin_of_at_most_the_same_size(run):
     card = (run / "README.md").read_text()
     assert "| GIN, same budget |" in card
     assert "| forest, mean features |" in card
+    assert "Nodes all look alike. Edges have no features." in card
     model = gx.load(run)
     size = sum(p.numel() for p in model.parameters())
     assert 0.5 * size < sum(p.numel() for p in same_budget(model).parameters()) <= size
@@ -159,6 +160,9 @@ def test_numbers_of_nodes_and_edges_are_standardised_on_the_training_graphs(tmp_
     np.testing.assert_allclose(config.node_scales, rows.std(0, correction=0))
     edges = torch.cat([g.edge_attr for g in graphs[:30]]).double()
     assert config.edge_offsets == pytest.approx([float(edges.mean())])
+    card = (folder / "README.md").read_text()
+    assert "Nodes have 3 numbers, standardised on the training graphs." in card
+    assert "Edges have 1 number, standardised on the training graphs." in card
     labels = torch.cat([g.y for g in graphs[:30]])[:, 0].double()
     assert config.tasks[0].offset == pytest.approx(float(labels.mean()))
     assert config.tasks[0].unit == "m"

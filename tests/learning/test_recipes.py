@@ -398,6 +398,20 @@ def test_pre_trained_weights_start_another_model(tmp_path: Path) -> None:
     assert torch.allclose(new.graph_token, model.graph_token, atol=1e-6)
 
 
+def test_without_graphs_shapes_are_planted_by_the_seed_of_the_run(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("lightning")
+
+    class PlantedError(Exception):
+        pass
+
+    def planted(*, seed: int) -> None:
+        raise PlantedError(seed)
+
+    monkeypatch.setattr("graphxai.learning.recipes.rules.shape_dataset", planted)
+    with pytest.raises(PlantedError, match=r"^7$"):
+        train_shapes(tmp_path, seed=7, accelerator="cpu")
+
+
 @pytest.mark.parametrize("recipe", ["shapes", "rules"])
 def test_recipes_of_known_truth_train_in_bfloat16_and_refuse_what_is_not_there(
     recipe: str, tmp_path: Path

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.learning.calibration import fit_temperature, scale_logits
 from graphxai.learning.fit import FitResult, evaluate, fit, initialise
-from graphxai.learning.predicting import SizeBuckets, encode_all, predict
+from graphxai.learning.predicting import SizeBuckets, encode_all, make_loaders, predict
 from graphxai.learning.scores import Objective, measure
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer, GraphormerConfig, collate
@@ -450,6 +451,24 @@ def test_batches_contain_every_graph_once_and_similar_sizes_together() -> None:
     shares = [SizeBuckets(sizes, 16, seed=1, share=lambda r=r: (r, 3)) for r in range(3)]
     assert {len(list(share)) for share in shares} == {len(shares[0])}
     assert {k for share in shares for batch in share for k in batch} == set(range(1000))
+
+
+def test_training_graphs_come_in_a_new_order_each_epoch_and_validation_graphs_in_one() -> None:
+    graphs = encode_all(twenty_molecules(), tiny().config)
+    for number, graph in enumerate(graphs):
+        graph.y = torch.tensor([[float(number), 0.0]])
+    module = SimpleNamespace(current_epoch=0, trainer=SimpleNamespace(global_rank=0, world_size=1))
+    train, valid = make_loaders(graphs, graphs, settings(num_workers=0), module)
+
+    def order(loader: Any, epoch: int) -> list[float]:
+        module.current_epoch = epoch
+        return [number for batch in loader for number in batch.y[:, 0].tolist()]
+
+    first, second = order(train, 0), order(train, 1)
+    assert sorted(first) == sorted(second) == list(range(20))
+    assert first != second
+    assert order(train, 0) == first
+    assert order(valid, 0) == order(valid, 1)
 
 
 def test_the_body_is_copied_and_the_head_stays() -> None:

@@ -13,6 +13,7 @@ from graphxai.contract.tasks import Task
 from graphxai.explainers.passes import by_autograd, run_pass
 from graphxai.models.graphormer import (
     GraphormerConfig,
+    StructureEncoding,
     graphormer,
     load_checkpoint,
     save_checkpoint,
@@ -77,6 +78,21 @@ def test_hiding_nodes_is_the_pass_over_the_others(changes):
     rows = model.labelled_outputs(model.collate(parts))
     places = [int(keep[0, :3].sum()), int(keep[0].sum() + keep[1, :1].sum())]
     torch.testing.assert_close(hidden, rows[places])
+
+
+def test_a_graph_is_encoded_once_for_all_its_nodes(monkeypatch):
+    """Its shortest paths take most of the time of a large graph."""
+    model, (graph, _) = small(), graphs()
+    add, encoded = StructureEncoding._add_structure, []
+
+    def noted(self, data):
+        encoded.append(data)
+        add(self, data)
+
+    monkeypatch.setattr(StructureEncoding, "_add_structure", noted)
+    explanations = gx.explain(model, graph, "gradient_input", node=[0, 3, 8])
+    assert [each.drawn.explained for each in explanations] == [(0,), (3,), (8,)]
+    assert len(encoded) == 1
 
 
 def test_without_any_node_only_the_reader_is_left():

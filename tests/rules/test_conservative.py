@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from graphxai.rules import conservative as propagation
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
+from graphxai.runtime.threads import one_thread
 
 
 @pytest.fixture
@@ -79,6 +80,18 @@ def test_at_zero_the_ratio_of_an_activation_is_its_slope(f, slope):
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(gradient[:2], torch.full((2,), slope), atol=1e-4, rtol=0)
     torch.testing.assert_close((gradient * x)[2:], f(x)[2:])
+
+
+@pytest.mark.parametrize("outputs", [1, 3, 24])
+def test_the_last_bits_of_a_row_do_not_depend_on_the_rows_beside_it(outputs):
+    """Libraries have other kernels for few rows, and for the last rows where outputs are few."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(64, 80, generator=generator)
+    weight = torch.randn(outputs, 80, generator=generator)
+    with torch.no_grad(), one_thread():  # as in every explanation
+        together = propagation.linear(rows, weight, None)
+        for k in range(1, len(rows)):
+            assert torch.equal(propagation.linear(rows[:k], weight, None), together[:k])
 
 
 def test_outside_a_block_the_functions_are_pytorchs_own(x):

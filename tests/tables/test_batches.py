@@ -10,7 +10,7 @@ import graphxai as gx
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
-from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch
+from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch, rows_of
 from graphxai.tables.cells import above_noise
 from graphxai.tables.run import explain_table, predict_table
 from one_compound import MODELS
@@ -42,6 +42,16 @@ def test_a_batch_that_was_pickled_gives_the_same_rows(folder):
     assert good["drawing"].startswith("<svg")
     assert good["record"].startswith("a\n")
     assert good.keys() - {"drawing", "record"} == batch.columns(named=True).keys()
+
+
+def test_an_error_of_many_lines_is_a_reason_of_one_line_of_300_characters(folder):
+    def fails(rows):
+        raise RuntimeError("the kernel failed\n" + "at 0x0\n" * 100)
+
+    (rejected,) = rows_of(fails, load_checkpoint(folder), ["CCO"], [4]).rejected.values()
+    assert (rejected.row, rejected.smiles, len(rejected.reason)) == (4, "CCO", 300)
+    assert rejected.reason.startswith("the kernel failed at 0x0 at")
+    assert rejected.reason.endswith("...")
 
 
 def test_rows_are_those_that_a_run_over_a_table_writes(folder, tmp_path):

@@ -91,6 +91,12 @@ def test_joined_goals_are_searched_for_on_the_front_and_a_single_goal_as_before(
     for change in last["found"]:
         assert [name for name, *_ in change["properties"]] == ["activity", "pIC50", "log D"]
         assert change["measured"] == ""
+    for change, each in zip(last["found"], expected, strict=True):
+        goals = {part.goal.of.name: part.goal for part in each.score.parts}
+        for name, *shown in change["properties"]:
+            predictions = each.predictions[name], each.before[name]
+            wished = [goals[name].desirability(prediction) for prediction in predictions]
+            assert [facts["desirability"] for facts in shown] == pytest.approx(wished)
     first = expected[0].smiles
     content = base64.b64encode(f"smiles,log D\n{AMIDE},1\n{first},1.5\n".encode()).decode()
     key = ANSWERS["read"](models, Body({"name": "a.csv", "content": content}))["key"]

@@ -12,6 +12,7 @@ from rdkit import Chem
 from graphxai import visualization
 from graphxai.visualization import PictureOptions, PlainGraph, fragments, pairs
 from graphxai.visualization.color import PictureKeywords
+from graphxai.visualization.text import text_width
 
 OPTIONS = [each.name for each in fields(PictureOptions)]
 RELEVANCE = np.array([1.0, -0.5, 0.25])
@@ -41,6 +42,19 @@ def test_parts_have_the_words_of_other_pictures(draw):
     svg = draw(*PARTS[draw], title="A title", note="a note", legend=("loss", "gain"), width=600)
     assert "a note" in svg
     assert "colour-bar" not in draw(*PARTS[draw], color_bar=False)
+
+
+def test_a_note_in_the_list_is_cut_only_where_it_would_pass_the_values():
+    """It begins below the name, 204 pixels before the right end of the values, in 8 px or more."""
+    texts = ["n" * narrow + "w" * wide for narrow in range(50) for wide in range(10)]
+    widths = {text_width(text, 8): text for text in texts}
+    longest = widths[max(width for width in widths if width <= 204)]
+    too_long = widths[min(width for width in widths if width > 204)]
+    assert text_width(longest, 8) > 203
+    molecule, parts = PARTS[fragments.fragments_svg]
+    svg = fragments.fragments_svg(molecule, parts, notes=[longest, too_long])
+    assert f'aria-label="{longest}"' in svg
+    assert f'aria-label="{too_long}"' not in svg
 
 
 @pytest.mark.parametrize("draw", ALL, ids=lambda draw: draw.__name__)

@@ -85,6 +85,20 @@ def test_a_file_of_very_many_parts_is_refused_unopened(tmp_path):
         gx.load(path)
 
 
+@pytest.mark.parametrize("times", [999, 1001])
+def test_a_network_keeps_at_most_a_million_integers(tmp_path, times):
+    """Each becomes a weight of four bytes, and a file may show the same ones many times."""
+    content = torch.load(FILES / "2.1.2.pt", weights_only=False)
+    numbers = torch.zeros(1000, dtype=torch.int32)
+    content["state_dict"].update({f"metrics.{k}": numbers[:] for k in range(times)})
+    torch.save(content, tmp_path / "model.pt")
+    if times == 999:
+        gx.load(tmp_path / "model.pt")
+        return
+    with pytest.raises(CheckpointError, match=r"its weights have 1,001,\d+ integers"):
+        gx.load(tmp_path / "model.pt")
+
+
 def test_a_file_that_somebody_compressed_is_read(tmp_path):
     path = tmp_path / "model.pt"
     packed_again(path, lambda name, content: content)

@@ -118,6 +118,22 @@ def test_a_graph_in_a_batch_is_measured_as_it_is_alone(model, atoms, monkeypatch
     torch.testing.assert_close(of_both[0], together[0], atol=1e-5, rtol=1e-4)
 
 
+def test_molecules_drawn_share_passes_only_as_far_as_their_pairs_fit(model, atoms, monkeypatch):
+    data, pairs = encoded(model, "CSCSCSC"), 8**2  # with the graph token
+    keep = torch.zeros(1, 7, dtype=torch.bool)
+    monkeypatch.setattr("graphxai.contract.batching.CACHED_PAIRS", 4 * pairs)
+    rows, encode = [], type(model).encode
+
+    def noted(self, tokens, *args, **options):
+        rows.append(len(tokens))
+        return encode(self, tokens, *args, **options)
+
+    monkeypatch.setattr(type(model), "encode", noted)
+    outputs_of_parts(model, data, keep, "resample", Resampling(atoms, draws=40))
+    assert sum(rows) > 8
+    assert max(rows) == 4
+
+
 def test_a_benchmark_takes_the_operator_from_beside_the_checkpoint(model, atoms, tmp_path):
     folder = save_checkpoint(model, tmp_path / "toy")
     loaded = gx.load(folder)

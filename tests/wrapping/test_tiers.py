@@ -510,6 +510,20 @@ def test_constants_that_affine_rules_do_not_pass_are_found_by_a_recorded_pass():
     assert "constants" in first.ledger.others
 
 
+def attending_to_earlier_nodes(model, h):
+    later = torch.full((len(h), len(h)), -torch.inf).triu(1)
+    return (h @ h.T + later).softmax(-1) @ h
+
+
+def test_a_mask_of_zeros_and_minus_infinity_adds_nothing_that_autograd_should_know():
+    model = gx.wrap(seeded(Pooled(attending_to_earlier_nodes)), kind="regression")
+    first = gx.explain(model, graph(), "gradient_input")
+    assert model.why_recorded is None
+    with recorded_only():
+        second = gx.explain(model, graph(), "gradient_input")
+    np.testing.assert_allclose(first.relevance, second.relevance, rtol=1e-4, atol=1e-6)
+
+
 def engine_functions_entered(explain) -> set[tuple[str, str]]:
     """Return the functions of the engine that are entered from another file of the package."""
     package, entered = f"{os.sep}graphxai{os.sep}", set()

@@ -240,12 +240,12 @@ def _inputs_text(config: GraphormerConfig) -> str:
         ("Nodes", config.node_cardinalities, config.num_node_features),
         ("Edges", config.edge_cardinalities, config.num_edge_features),
     ):
+        said = "have no features"
         if sizes == (1,):
-            parts.append(f"{word} all look alike.")
+            said = "all look alike"
         elif sizes:
-            parts.append(f"{word} have {len(sizes)} categorical features.")
+            said = f"have {counted(len(sizes), 'categorical feature')}"
         elif numbers:
-            parts.append(f"{word} have {numbers} numbers, standardised on the training graphs.")
-        else:
-            parts.append(f"{word} have no features.")
+            said = f"have {counted(numbers, 'number')}, standardised on the training graphs"
+        parts.append(f"{word} {said}.")
     return " ".join(parts)
