@@ -312,7 +312,7 @@ def test_rows_of_models_that_are_fed_by_their_own_code_say_so(tmp_path):
 
 def test_a_table_says_beforehand_how_many_rows_take_several_passes(tmp_path, capsys):
     """A value that mirror images share takes two for a chiral molecule."""
-    (tmp_path / "t.csv").write_text(f'smiles\nCCO\n{ADRIFT[2]}\n"{GROUPED[2]}"\n')
+    (tmp_path / "t.csv").write_text(f'smiles\nCCO\n{ADRIFT[3]}\n"{GROUPED[2]}"\n')
     several = {"lipophilicity": "2 rows have stereocentres and take several passes"}
     several["bace"] = "1 row has stereocentres and takes several passes"
     for name, sentence in several.items():
