@@ -39,7 +39,7 @@ def test_the_results_of_a_list_are_kept():
 
 def test_the_report_until_an_interrupt_is_kept(tmp_path):
     smiles = ["C" * k for k in range(2, 40)]
-    stopped = interrupted_at(2, sizes)
+    stopped = interrupted_at(3, sizes)
     stopped.__name__ = "sizes"
     options = {"metrics": ["auac"], "steps": 3, "target": "predicted", "out": tmp_path}
     with pytest.raises(KeyboardInterrupt, match="of 38 graphs") as stop:
