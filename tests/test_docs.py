@@ -19,7 +19,7 @@ from graphxai.models.graphormer import pretrained_names
 from graphxai.tables.app.answers import LARGEST_FILE, LONGEST
 from graphxai.tables.app.page import MAX_ATOMS
 from graphxai.tables.app.tables import MAX_BASKET
-from graphxai.tables.settings import LARGEST_TABLE, SMOOTH
+from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 from pages import (
     COMMAND,
     DOCS,
@@ -298,6 +298,7 @@ def test_the_exchanges_on_the_first_screen_are_those_of_the_live_report():
             f"{MAX_ATOMS} atoms for a molecule, {LARGEST_FILE // 10**6} MB for a file,",
         ),
         ("howto/app.md", f"{MAX_BASKET} molecules for a basket and {LONGEST / 60:.0f} minutes"),
+        ("howto/tables.md", f"molecules get one (by default {ReportSettings().detailed})"),
         ("howto/tables.md", f"up to {LARGEST_TABLE:,} molecules. With more than {SMOOTH:,}"),
     ],
 )

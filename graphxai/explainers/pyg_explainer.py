@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 from torch_geometric.explain import CaptumExplainer, ExplainerAlgorithm
 from torch_geometric.explain.config import ExplainerConfig, MaskType, ModelConfig
 
@@ -169,14 +168,9 @@ class _TargetOfOneGraph(nn.Module):
         super().__init__()
         self.n = int(batch.num_nodes[b])
         self.row = 0 if isinstance(batch, WrappedBatch) else b  # other batches stay whole
-        if isinstance(batch, WrappedBatch) and batch.graphs is not None:
-            batch = model.collate([batch.examples()[b]]).to(tokens.device)
+        if isinstance(batch, WrappedBatch):  # alone, as padding would be read with its row
+            batch = model.collate([batch.data_of(b)]).to(tokens.device)
             tokens = tokens[b : b + 1, : self.n + 1]
-        elif isinstance(batch, WrappedBatch):
-            assert batch.dense is not None
-            batch = model.collate([Data(dense=batch.dense[b], num_nodes=batch.mask.shape[1])])
-            batch = batch.to(tokens.device)
-            tokens = tokens[b : b + 1]
         self.batch, self.tokens = batch, tokens.detach()
         self.weights, self.offset = resolved.weights[b], resolved.offset[b]
         self.explained = model

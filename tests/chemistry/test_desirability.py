@@ -1,6 +1,7 @@
 """Goals for several properties are read, judged by the published formulas, and searched for."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -205,10 +206,15 @@ def test_changes_say_what_was_measured_of_each_property(models, tmp_path):
 def test_a_result_is_written_with_all_properties(models, tmp_path):
     changes = gx.counterfactuals(models, AMIDE, PROFILE, n=2, predictions=20, steps=1)
     assert repr(changes).split("\n")[1].startswith(f"0: {changes[0].changes}: desirability ")
+    assert f", {changes.successes:,} meet all 3 goals, " in changes.summary
+    for wished, words in (("active", "meet the goal,"), ("active, pIC50 > 1", "meet both goals,")):
+        assert words in replace(changes, profile=gx.profile(models, wished)).summary
     table = changes.save(tmp_path / "changes.csv").read_text()
     assert "log D at pH 7.4_change" in table.splitlines()[0]
     records = list(Chem.SDMolSupplier(str(changes.save(tmp_path / "changes.sdf"))))
     assert [mol.GetProp("_Name") for mol in records[1:]] == [change.changes for change in changes]
+    for mol, score in zip(records, (changes.score, *(c.score for c in changes)), strict=True):
+        assert float(mol.GetProp("desirability")) == pytest.approx(score.overall, rel=1e-3)
     page = changes.save(tmp_path / "changes.html").read_text()
     assert all(text in page for text in ("geometric mean", changes[0].smiles))
     with pytest.raises(ValueError, match="give the values of each by its name"):

@@ -48,6 +48,13 @@ def test_the_page_is_served_to_this_machine_alone_at_a_new_address_each_time(run
     assert len({address.partition("token=")[2] for address in addresses}) == 2
 
 
+def test_a_port_that_no_machine_has_is_refused(run, started):
+    code, _, errors = run("app", "--port", 65536)
+    assert code == 2
+    assert "less than or equal to 65535" in errors
+    assert started == {"opened": []}
+
+
 def test_the_key_is_in_no_command_line_and_no_file_of_others(run, started):
     """Everybody on a machine can read the command line with which a browser is started."""
     assert run("app")[0] == 0

@@ -218,6 +218,13 @@ def test_a_dash_is_standard_input_and_standard_output(run, table, tmp_path):
     assert explained.stdout == written.removeprefix(b"\xef\xbb\xbf")
 
 
+def test_a_table_on_standard_output_has_no_words_of_the_answer_before_it(run, tmp_path):
+    run("explain", "CCO", "--out", tmp_path / "e.csv")
+    _, out, err = run("explain", "CCO", "--out", "-")
+    assert out == (tmp_path / "e.csv").read_text(encoding="utf-8-sig")
+    assert "BACE-1 inhibition: inactive" in err
+
+
 def test_answers_are_on_standard_output_and_words_on_standard_error(run, table, tmp_path):
     _, out, err = run("predict", table, "--out", tmp_path / "p.csv")
     assert out == ""

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,25 @@ def test_a_chunk_without_molecules_or_bonds_comes_back_from_a_worker(smiles: lis
     graphs = list(molecules_to_data(smiles, workers=2))
     for graph, expected in zip(graphs, molecules_to_data(smiles), strict=True):
         assert_same(graph, expected)
+
+
+def test_no_process_starts_unless_workers_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    running = worker_process.WorkerProcess._running
+    monkeypatch.setattr(
+        worker_process.WorkerProcess, "_running", lambda self: started.append(1) or running(self)
+    )
+    table = tmp_path / "table.csv"
+    table.write_text("smiles\nCCO\nCCN\n")
+    ways = (partial(read_table, table), lambda **options: list(iter_table(table, **options)))
+    for read in (*ways, lambda **options: list(molecules_to_data(["CCO", "CCN"], **options))):
+        read()
+        assert not started
+        read(workers=2)
+        assert started
+        started.clear()
 
 
 def test_drugs_and_odd_molecules_come_out_the_same_and_in_order(

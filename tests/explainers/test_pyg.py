@@ -10,6 +10,8 @@ from torch_geometric.explain import (
     AttentionExplainer,
     CaptumExplainer,
     Explainer,
+    ExplainerAlgorithm,
+    Explanation,
     GNNExplainer,
     ModelConfig,
     PGExplainer,
@@ -21,7 +23,7 @@ from torch_geometric.utils import subgraph
 import graphxai as gx
 import graphxai.explainers.pyg
 from graphxai.explainers import REGISTRY
-from other_models import FEW_STEPS, SparseModel, explainers, molecules, trained
+from other_models import FEW_STEPS, Bert, SparseModel, explainers, molecules, trained
 
 GRAPH_BINARY = ModelConfig("binary_classification", "graph", return_type="raw")
 GRAPH_VALUE = ModelConfig("regression", "graph", return_type="raw")
@@ -310,6 +312,34 @@ def test_captums_input_x_gradient_through_pyg_is_gradient_input(model, batch):
     ):
         assert np.allclose(ours.relevance, theirs.relevance, atol=1e-5)
         assert theirs.method == "pyg_captumexplainer"
+
+
+class Slope(ExplainerAlgorithm):
+    """Gradient times input, as an algorithm of PyG."""
+
+    def forward(self, model, x, edge_index, **_):
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x, edge_index).sum(), x)
+        return Explanation(node_mask=(slope * x).sum(-1, keepdim=True).detach())
+
+    def supports(self):
+        return True
+
+
+def test_a_row_of_tokens_is_explained_without_the_padding_beside_longer_ones():
+    explainer = graphxai.explainers.pyg.from_pyg(Slope())
+    model = gx.wrap(
+        Bert().eval(),
+        kind="multiclass",
+        classes=3,
+        inputs="tokens",
+        embedding="embeddings",
+        graph_token=True,
+    )
+    rows = [torch.tensor([0, 5, 3, 7]), torch.arange(6), torch.arange(5)]
+    for row, e in zip(rows, gx.explain(model, rows, explainer, target=2), strict=True):
+        alone = gx.explain(model, row, "gradient_input", target=2).relevance
+        np.testing.assert_allclose(e.relevance, alone, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Input Tensor 0 did not already require")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 import warnings
 from multiprocessing.connection import Connection
@@ -91,3 +92,10 @@ class DiesSending:
 
             Connection._send = send_half
         return list(items)
+
+
+def leave(items):
+    """End the process as a library does that calls `sys.exit`."""
+    if 5 in items:
+        sys.exit(3)
+    return list(items)

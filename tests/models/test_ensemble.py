@@ -17,6 +17,7 @@ from graphxai.explanation.comparison import side_by_side
 from graphxai.models.graphormer import (
     CheckpointError,
     Ensemble,
+    checkpoint_digest,
     load_checkpoint,
     load_ensemble,
     save_checkpoint,
@@ -153,6 +154,7 @@ def test_what_was_saved_is_loaded(model, tmp_path):
     assert (loaded.origin.name, loaded.origin.metadata) == ("run", {"summary": "toy"})
     again = load_ensemble(folder)
     assert again.origin.sha256 == loaded.origin.sha256 != loaded.members[0].origin.sha256
+    assert again.origin.sha256 == checkpoint_digest(folder)  # as read from the files alone
     assert loaded.conformal["pIC50"].scores == model.conformal["pIC50"].scores
     assert (
         gx.explain(loaded, "CCO").relevance.tolist() == gx.explain(model, "CCO").relevance.tolist()

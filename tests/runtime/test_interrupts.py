@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -71,6 +72,14 @@ def test_a_library_that_a_function_imports_is_loaded_in_one_piece(tmp_path, monk
     loaded = sys.modules.pop("late_library")
     assert loaded.part is sys.modules.pop("late_library.part")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("prompt", ["", "sys.ps1 = '>>> '"])
+def test_imports_are_watched_only_where_python_outlives_an_interrupt(prompt):
+    """A script ends on Ctrl-C, so that nothing has to be whole, and its imports are as they are."""
+    code = f"import sys; {prompt}\nimport graphxai\nprint(*map(type, sys.meta_path))"
+    finders = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert ("graphxai" in finders) is bool(prompt)
 
 
 def test_an_interrupt_of_our_import_takes_effect_before_the_next_library(tmp_path, monkeypatch):

@@ -79,6 +79,29 @@ def test_an_item_that_ends_its_process_twice_is_named_and_costs_no_other():
     assert rest.result == [(7, 1)]
 
 
+LEAVING = """
+from toiling import leave
+from graphxai.runtime.workers import in_workers
+
+(first, second), (rest,) = in_workers(leave, [[4, 5], [7]], 1)
+print(first.result, rest.result, second.result.reason)
+"""
+
+
+def test_an_item_for_which_a_library_calls_exit_is_named_and_costs_no_other():
+    """The process ends although its parent lives, so that nobody waits for it."""
+    root = Path(graphxai.__file__).parents[1]
+    path = os.pathsep.join([str(root), str(root / "tests" / "helpers")])
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("[4] [7] it ended its process twice (exit code 3)")
+
+
 @posix
 def test_an_item_that_ends_its_process_alone_only_once_is_not_blamed(tmp_path):
     """A machine short of memory may end any process, so one death says nothing of an item."""

@@ -22,7 +22,7 @@ from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.profile_text import read_goal
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.panel import ModelPanel
-from graphxai.tables.app import overview, server, tables
+from graphxai.tables.app import answers, overview, server, tables
 from graphxai.tables.app.guard import PublicAddress
 from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
@@ -464,6 +464,12 @@ def test_tables_are_read_as_they_come(ask, monkeypatch):
         answer = ask("read", 400, **upload("x.csv", text))
         assert answer["error"].startswith("x.csv")
     assert "base64" in ask("read", 400, name="x.csv", content="\u00e9")["error"]
+
+
+def test_a_file_that_is_too_large_is_refused_with_what_is_allowed(ask, monkeypatch):
+    monkeypatch.setattr(answers, "LARGEST_FILE", 1_000_000)
+    table = "smiles\n" + "CCO\n" * 250_000
+    assert "larger than 1 MB: open a part" in ask("read", 400, **upload("a.csv", table))["error"]
 
 
 def test_the_basket_has_the_columns_and_the_dialect_of_the_open_table(client):

@@ -112,6 +112,7 @@ def test_what_is_shown_can_be_read_and_set(model):
     view.link += "&b=" + '["CCO", "ethanol", ""]'
     assert view.basket == [{"smiles": "CCO", "name": "ethanol", "changes": ""}]
     view.smiles = "CCCl"
+    assert view.smiles == "CCCl"
     assert view.basket[0]["name"] == "ethanol"  # what was there stays
     with pytest.raises(ValueError, match="cannot be read"):
         view.smiles = "nonsense"

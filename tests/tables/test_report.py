@@ -328,6 +328,21 @@ def test_full_cards_have_the_counterfactuals_that_were_asked_for(bace, tmp_path,
         assert len(shown["draw"]["x"]) == len(again)
 
 
+def test_a_change_to_a_class_says_by_how_much_its_probability_rises(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphxai.tables.report.full_cards.PREDICTIONS", 20)
+    model = random_graphormer(num_layers=1)
+    options = {"counterfactuals": 1, "detailed": 1, "target": "active", "towards": "active"}
+    _, data = read(gx.report(model, [AMIDE], tmp_path / "r.html", **options))
+    (shown,) = data["molecules"][0]["changes"]["found"]
+    before, after = (
+        gx.predict(model, smiles)["activity"].probabilities["active"]
+        for smiles in (AMIDE, shown["smiles"])
+    )
+    points = minus_signs(f"{100 * (after - before):+.0f}")
+    assert points not in ("+0", "+100")
+    assert shown["change"] == f"active: {points} percentage points"
+
+
 def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_path, monkeypatch):
     monkeypatch.setattr("graphxai.tables.report.full_cards.PREDICTIONS", 20)
     table, start = tmp_path / "assay.csv", "Oc1ccccc1F"

@@ -130,6 +130,8 @@ class SinglePool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.pool == "softmax":
             return self.head(self.query(x).softmax(0).T @ x)
+        if self.pool == "dot":
+            return (self.query(x).flatten() @ self.head(x).flatten()).view(1, 1)
         if self.pool == "max":
             return self.head(x.max(0, keepdim=True).values)
         return self.head(getattr(x, self.pool)(0, keepdim=True))
@@ -260,7 +262,7 @@ def test_the_marginal_through_a_pooling_is_exact(pool, seed):
     torch.testing.assert_close(marginals, expected)
 
 
-@pytest.mark.parametrize("pool", ["mean", "sum", "max", "amax", "softmax"])
+@pytest.mark.parametrize("pool", ["mean", "sum", "max", "amax", "softmax", "dot"])
 def test_so_it_is_through_a_reduction_of_one_graph(pool):
     marginals, expected = compared(SinglePool(pool), GRAPHS[:1], 2)
     torch.testing.assert_close(marginals, expected)
