@@ -268,6 +268,34 @@ def test_so_it_is_through_a_reduction_of_one_graph(pool):
     torch.testing.assert_close(marginals, expected)
 
 
+class VirtualNode(nn.Module):
+    """Products of the ends of edges, also of those to a row of each graph, which sums its nodes.
+
+    The first node of each graph is read, and is never removed.
+    """
+
+    def __init__(self, of_sender_first: bool) -> None:
+        super().__init__()
+        self.head, self.of_sender_first = nn.Linear(DIM, 1), of_sender_first
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        rows = torch.cat([x, global_add_pool(x, batch)])
+        to_graphs = torch.stack([torch.arange(len(x)), len(x) + batch])
+        sender, receiver = torch.cat([edge_index, to_graphs, to_graphs.flip(0)], dim=1)
+        ends = (sender, receiver) if self.of_sender_first else (receiver, sender)
+        messages = rows[ends[0]] * rows[ends[1]]
+        h = torch.zeros_like(rows).index_add(0, receiver, messages)
+        first = torch.cat([batch.new_ones(1, dtype=torch.bool), batch[1:] != batch[:-1]])
+        return self.head(h[: len(x)][first])
+
+
+@pytest.mark.parametrize("of_sender_first", [False, True])
+def test_the_marginal_through_a_virtual_node_beside_the_edges_is_exact(of_sender_first):
+    marginals, expected = compared(VirtualNode(of_sender_first), GRAPHS, 2)
+    torch.testing.assert_close(marginals, expected)
+    assert bool(expected.any())
+
+
 def test_the_marginal_through_attention_to_all_nodes_is_exact():
     rows = [torch.randn(5, DIM), torch.randn(7, DIM)]
     marginals, expected = compared(Attends(), rows, 0, inputs="tokens")

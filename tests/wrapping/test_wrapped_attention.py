@@ -492,6 +492,35 @@ def test_as_many_inputs_as_heads_are_distinguished_from_them():
             )
 
 
+class FirstReads(nn.Module):
+    """The first node of each graph reads all nodes, of which those of other graphs are hidden."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Linear(6, D), nn.Linear(D, 3 * D), nn.Linear(D, 1)
+
+    def forward(self, x, edge_index, batch):
+        q, k, v = (z.unflatten(-1, (2, 4)) for z in self.qkv(self.embed(x)).chunk(3, -1))
+        first = torch.cat([batch.new_ones(1, dtype=torch.bool), batch[1:] != batch[:-1]])
+        graphs = int(first.sum())
+        k, v = (z.transpose(0, 1).repeat(graphs, 1, 1) for z in (k, v))  # (B * H, nodes, d)
+        hidden = (torch.arange(graphs)[:, None] != batch).repeat_interleave(2, 0)[:, None]
+        logits = q[first].flatten(0, 1)[:, None] @ k.mT
+        mixed = logits.masked_fill(hidden, -1e9).softmax(-1) @ v
+        return self.head(mixed.view(graphs, -1))
+
+
+@pytest.mark.parametrize("graphs", [GRAPHS, ALIKE], ids=["sizes", "alike"])
+def test_heads_on_the_axis_of_graphs_that_read_the_same_keys_are_told_apart(graphs):
+    module = drawn(FirstReads())
+    for attention, data in zip(recorded(wrapped(module), graphs), graphs, strict=True):
+        with torch.no_grad():
+            q, k, _ = module.qkv(module.embed(data.x)).unflatten(-1, (3, 2, 4)).unbind(1)
+        expected = np.stack([(k[:, head] @ q[0, head]).softmax(0) for head in range(2)])
+        np.testing.assert_allclose(attention[:, 0], expected, rtol=1e-4, atol=1e-6)
+        assert not attention[:, 1:].any()
+
+
 def test_a_choice_of_experts_is_not_attention():
     class Experts(nn.Module):
         def __init__(self):
