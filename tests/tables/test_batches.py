@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from kernels import needs_rows_that_stand_alone
 
 import graphxai as gx
 from graphxai.explainers import get_explainer
@@ -141,6 +142,7 @@ COMPANIES = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("kind", [PredictBatch, ExplainBatch])
+@needs_rows_that_stand_alone
 def test_a_row_is_equal_to_the_byte_in_any_company(name, kind):
     texts = sorted(of_test_part(name), key=len)
     batch, texts = kind(gx.load(name)), texts[:: len(texts) // COMPOUNDS][:COMPOUNDS]
@@ -152,6 +154,7 @@ def test_a_row_is_equal_to_the_byte_in_any_company(name, kind):
         assert company == {k: row for k, row in rows["alone"].items() if k in company}
 
 
+@needs_rows_that_stand_alone
 def test_an_explanation_is_equal_to_the_byte_in_any_company():
     texts = of_test_part("bace")[:5]
     together = gx.explain("bace", texts)
@@ -168,6 +171,7 @@ def test_cells_end_above_the_noise_of_batches():
 
 
 @pytest.mark.parametrize("method", methods_for(gx.load("bace")))
+@needs_rows_that_stand_alone
 def test_a_row_of_every_method_is_equal_to_the_byte_in_company(method):
     """Of molecules of one size after padding, of different sizes, and of a size of their own."""
     texts = ["CCO", "CC(=O)Nc1ccc(O)cc1", "NCCc1ccccc1O", "CC(C)Cc1ccc(C)c(C(N)=O)c1"]
@@ -177,6 +181,7 @@ def test_a_row_of_every_method_is_equal_to_the_byte_in_company(method):
 
 
 @pytest.mark.parametrize("method", ["rollout", "attention_last"])
+@needs_rows_that_stand_alone
 def test_attention_has_the_same_bits_in_company(method):
     """Also where only part of what was computed is printed."""
     texts = of_test_part("blood-brain-barrier")[:20]
