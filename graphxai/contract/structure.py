@@ -26,16 +26,31 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
 
 
 def _by_matrices(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
-    """Search breadth-first from all nodes at once by multiplying matrices.
+    distance, paths = paths_together(1, n, source, target, np.zeros(len(source), np.int64))
+    return distance[0], paths[0]
 
-    Step d multiplies the path counts of step d - 1 by the adjacency matrix, and keeps the pairs
+
+def paths_together(
+    graphs: int, n: int, source: IntArray, target: IntArray, graph: IntArray
+) -> tuple[IntArray, FloatArray]:
+    """Search G small graphs breadth-first from all nodes at once by multiplying matrices.
+
+    Step d multiplies the path counts of step d - 1 by the adjacency matrices, and keeps the pairs
     that no earlier step has reached.
+
+    Args:
+        graphs: the number G of graphs.
+        n: the number of nodes of the largest one. The nodes that a graph lacks have no edges.
+        source, target, graph: the ends of each edge, and the graph that it is in, (E,).
+
+    Returns:
+        What `shortest_paths` returns, (G, n, n) each.
     """
-    step = np.zeros((n, n))
-    step[source, target] = 1.0
-    paths = np.eye(n)
+    step = np.zeros((graphs, n, n))
+    step[graph, source, target] = 1.0
+    paths = np.repeat(np.eye(n)[None], graphs, axis=0)
     frontier, unreached = paths, 1.0 - paths
-    distance = np.zeros((n, n))
+    distance = np.zeros((graphs, n, n))
     for _ in range(n):
         distance += unreached  # a pair's distance is the number of steps that miss it
         frontier = (frontier @ step) * unreached

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.structure import UNREACHABLE, FloatArray, IntArray, shortest_paths
+from graphxai.contract.structure import UNREACHABLE, IntArray, paths_together, shortest_paths
 
 BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
 
@@ -116,7 +116,7 @@ def averaged_bags_together(
         codes: numbering of the codes.
     """
     n, of_graph = max(sizes), np.asarray(sizes)
-    distance, paths = _paths_together(len(sizes), n, source, target, graph)  # (G, n, n)
+    distance, paths = paths_together(len(sizes), n, source, target, graph)  # (G, n, n)
     hop = distance[graph, :, target]  # (E, n), from each node to the far end of an edge
     leads_away = (hop == distance[graph, :, source] + 1) & (hop > 0) & (hop <= codes.num_hops)
     edge, i = np.nonzero(leads_away)
@@ -154,29 +154,6 @@ def averaged_bags_together(
     of_sizes = [rows[:k, :k].astype(np.int16) for rows, k in zip(size, sizes, strict=True)]
     parts = np.split(all_codes, ends), np.split(all_weights, ends), of_sizes
     return [Bags(c.copy(), w.copy(), s) for c, w, s in zip(*parts, strict=True)]
-
-
-def _paths_together(
-    graphs: int, n: int, source: IntArray, target: IntArray, graph: IntArray
-) -> tuple[IntArray, FloatArray]:
-    """Return the distances and numbers of shortest paths in several graphs, (G, n, n).
-
-    See `contract.structure.shortest_paths`. The nodes that a graph lacks have no edges.
-    """
-    step = np.zeros((graphs, n, n))
-    step[graph, source, target] = 1.0
-    paths = np.repeat(np.eye(n)[None], graphs, axis=0)
-    frontier, unreached = paths, 1.0 - paths
-    distance = np.zeros((graphs, n, n))
-    for _ in range(n):
-        distance += unreached
-        frontier = (frontier @ step) * unreached
-        if not frontier.any():
-            break
-        unreached *= frontier == 0
-        paths = paths + frontier
-    distance[unreached > 0] = UNREACHABLE
-    return distance.astype(np.int64), paths
 
 
 def continuous_bags(
