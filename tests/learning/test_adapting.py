@@ -108,7 +108,7 @@ def test_rows_that_are_not_learned_from_are_said(tmp_path):
     table = written(tmp_path / "own.csv", own, values)
     out = tmp_path / "out"
     gx.adapt("lipophilicity", table, out, target_column="logD", log=lines.append)
-    assert "on 7 own molecules" in lines[0]
+    assert "on 7 of your molecules" in lines[0]
     assert any("1 " in line and "'>3'" in line for line in lines[1:])
     assert "rows left out, whose molecule cannot be read: 1" in lines
     assert all(f"\n* {line}" in (out / "README.md").read_text() for line in lines)

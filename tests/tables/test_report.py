@@ -717,8 +717,8 @@ def test_measured_pairs_are_told_below_the_heading(bace, assay, tmp_path, monkey
     monkeypatch.setattr(bace, "origin", replace(bace.origin, metadata=metadata))
     gx.report(bace, assay, out, detailed=0, limit=2, target="pIC50")
     model = read(out)[1]["model"]
-    told = "; changes in 40 measured pairs: r 0.50, 80% of signs right"
-    assert model["summary"] == f"{model['heading']}{told}"
+    scores = "; changes in 40 measured pairs: r 0.50, 80% of signs right"
+    assert model["summary"] == f"{model['heading']}{scores}"
 
 
 def test_measured_values_that_are_none_of_the_task_are_pointed_out(bace, tmp_path):
