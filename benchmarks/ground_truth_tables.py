@@ -16,6 +16,8 @@ COMPARED = ("roc_auc", "rank_correlation", "bond_roc_auc")
 SHAPES = ("house", "hexagon", "wheel", "clique")
 SINGLE_ATOMS = ("halogen", "phosphorus", "boron")
 YES_OR_NO = (*SHAPES, *SINGLE_ATOMS, "indole", "pains", "large-ring", "rings")
+VARIANTS = ("lrp_ah", "gae_rollout", "transformer_attribution", "masked_lrp", "partial_lrp")
+FILES_ONLY = {*VARIANTS, "attention_last", "cam", "att_cat"}  # which the page leaves to the files
 COLUMNS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # of the page: a measure and its tasks
     "shapes": ("roc_auc", SHAPES),
     "single atoms": ("roc_auc", SINGLE_ATOMS),
@@ -95,6 +97,7 @@ def main_table(folder: Path = FOLDER) -> str:
     parts = [pd.read_csv(path) for path in sorted(folder.glob("*.csv")) if path.stem != "tasks"]
     measures = pd.concat(parts).set_index(["metric", "task", "method"])["mean"]
     methods = list(dict.fromkeys(method for part in parts for method in part.method))
+    methods = [method for method in methods if method not in FILES_ONLY]
     lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for method in methods:
         cells = []

@@ -79,7 +79,7 @@ def table() -> str:
             "# Spellings by tier",
             "",
             "The first tier explains a pass by hooks on PyTorch's autograd graph, the second by a"
-            " recording. A warning names steps that no rule covers. Made by"
+            " recording. A warning names steps that no rule covers. A star: also bare. Made by"
             " `python benchmarks/spellings.py`.",
             "",
             "| method | tier 1 | tier 2 | tier 2, with a warning |",
@@ -95,12 +95,20 @@ def table() -> str:
 
 
 def of_kinds(names: list[str]) -> str:
-    """Return names such as "norm: module" with each kind named once."""
+    """Return names such as "norm: module" with each kind named once, "x" and "x bare" as "x*"."""
     kinds: dict[str, list[str]] = {}
     for name in names:
         kind, _, spelling = name.partition(": ")
         kinds.setdefault(kind, []).append(spelling)
-    return "; ".join(f"{kind}: {', '.join(each)}" for kind, each in kinds.items())
+    starred = {
+        kind: [
+            f"{spelling}*" if f"{spelling} bare" in each else spelling
+            for spelling in each
+            if spelling.removesuffix(" bare") == spelling or spelling[:-5] not in each
+        ]
+        for kind, each in kinds.items()
+    }
+    return "; ".join(f"{kind}: {', '.join(each)}" for kind, each in starred.items())
 
 
 if __name__ == "__main__":
