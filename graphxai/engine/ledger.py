@@ -218,14 +218,20 @@ def warn_of_nonlinearities(name: str, plan: ReplayPlan, warned: set[str] | None 
         )
 
 
-def warn_of_random_numbers(name: str, trace: Trace) -> None:
-    """Warn of random numbers that affect the output."""
+ONE_DRAW = "The explanation is of one random draw, and every call explains a different one."
+DRAWS_IN_EACH_PASS = (
+    "Every pass and every graph of a batch has others, so relevance that compares them is partly"
+    " noise."
+)
+
+
+def warn_of_random_numbers(name: str, trace: Trace, meaning: str = ONE_DRAW) -> None:
+    """Warn of random numbers that affect the output, and say what that means for the relevance."""
     if trace.random_calls:
         drawn = sorted(f"{path or name}: {what}" for path, what in trace.random_calls)
         warn(
-            f"{name} draws random numbers: {'; '.join(drawn)}. The explanation is of one random"
-            " draw, and every call explains a different one. Call model.eval(), and pass"
-            " training=self.training to F.dropout and the like.",
+            f"{name} draws random numbers: {'; '.join(drawn)}. {meaning} Call model.eval(), and"
+            " pass training=self.training to F.dropout and the like.",
             stacklevel=8,
         )
 

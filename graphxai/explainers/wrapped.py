@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.inputs import EDGE_GATES
-from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
+from graphxai.engine.ledger import DRAWS_IN_EACH_PASS, warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
 from graphxai.runtime.notices import warn
 from graphxai.runtime.randomness import current_draws
@@ -209,7 +209,8 @@ def noticing_random_numbers(model: Any, batch: Any) -> Iterator[None]:
     draws = current_draws()
     if not (draws is None or draws.seen or torch.equal(before, torch.get_rng_state())):
         with recording(model.running, [], graded=False) as done:
-            warn_of_random_numbers(type(module).__name__, done(model(batch)))
+            name, trace = type(module).__name__, done(model(batch))
+            warn_of_random_numbers(name, trace, DRAWS_IN_EACH_PASS)
 
 
 # -- forward passes that several nodes share -------------------------------------------------------

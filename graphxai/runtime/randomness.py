@@ -1,7 +1,9 @@
-"""Give all passes of an explanation the same random numbers, for example where dropout is on.
+"""Give all recorded passes of an explanation the same random numbers, as where dropout is on.
 
-Once a pass has drawn random numbers, all further passes of that explanation start from the same
-state of PyTorch's generator, so that they all run the same network.
+Once such a pass has drawn random numbers, all further ones of that explanation start from the same
+state of PyTorch's generator, so that they all run the same network. Passes that only compare
+outputs, as those of occlusion, are not recorded: each graph of a batch has other numbers there, and
+a warning says so.
 """
 
 from collections.abc import Iterator
