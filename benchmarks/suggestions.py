@@ -18,11 +18,11 @@ import pandas as pd
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import _predicted
 from graphxai.chemistry.free_wilson import fitted_series
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.objectives import SingleObjective
+from graphxai.chemistry.search.counterfactuals import _predicted
 from graphxai.chemistry.search.neighbours import Neighbourhood
+from graphxai.chemistry.search.objectives import SingleObjective
 from graphxai.chemistry.table_changes import common_cores, rgroups
 from graphxai.datasets.training_set import training_set_of
 from graphxai.learning.cleaning import clean_table

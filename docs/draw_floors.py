@@ -37,12 +37,12 @@ Rooms = dict[str, set[str]]  # each room with the rooms that it imports
 
 def rooms() -> Rooms:
     """Return every room of the package with the rooms that it imports, also within functions."""
-    return _rooms(_imports(), _room)
+    return _rooms(imported_modules(), _room)
 
 
 def hall_rooms(hall: str) -> Rooms:
     """Return the rooms of a hall, each with the rooms of the hall that it imports."""
-    imports, inside, above = _imports(), modules_of(hall), _above(hall)
+    imports, inside, above = imported_modules(), modules_of(hall), _above(hall)
     packages = {module.rpartition(".")[0] for module in imports}
 
     def room_of(module: str) -> str | None:
@@ -143,7 +143,7 @@ def _above(hall: str) -> str:
 
 
 @cache
-def _imports() -> dict[str, set[str]]:
+def imported_modules() -> dict[str, set[str]]:
     """Return every module with those that it imports, except what a contract leaves out."""
     settings = _settings()
     graph = grimp.build_graph(*settings["root_packages"], cache_dir=None)

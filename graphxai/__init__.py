@@ -13,27 +13,11 @@ from graphxai.runtime.lazy import folders_beside, import_in_one_piece, is_intera
 from graphxai.runtime.version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:  # the list of public names
-    from graphxai.api import compare as compare
-    from graphxai.api import explain as explain
-    from graphxai.api import load as load
-    from graphxai.api import methods as methods
-    from graphxai.api import pairs as pairs
-    from graphxai.api import predict as predict
-    from graphxai.api import pretrained_models as pretrained_models
     from graphxai.chemistry.audit import Audit as Audit
     from graphxai.chemistry.audit import audit as audit
-    from graphxai.chemistry.changed_molecules import Counterfactual as Counterfactual
-    from graphxai.chemistry.changed_molecules import (
-        ProfileCounterfactual as ProfileCounterfactual,
-    )
     from graphxai.chemistry.cliff_truth import evaluate_cliffs as evaluate_cliffs
     from graphxai.chemistry.contrast import Contrast as Contrast
     from graphxai.chemistry.contrast import contrast as contrast
-    from graphxai.chemistry.counterfactual_results import Counterfactuals as Counterfactuals
-    from graphxai.chemistry.counterfactual_results import (
-        ProfileCounterfactuals as ProfileCounterfactuals,
-    )
-    from graphxai.chemistry.counterfactuals import counterfactuals as counterfactuals
     from graphxai.chemistry.desirability import DesirabilityScore as DesirabilityScore
     from graphxai.chemistry.desirability import PropertyProfile as PropertyProfile
     from graphxai.chemistry.fragment_table import fragment_table as fragment_table
@@ -48,6 +32,15 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.chemistry.measurements import Measurements as Measurements
     from graphxai.chemistry.modalities import Core as Core
     from graphxai.chemistry.profile_text import profile as profile
+    from graphxai.chemistry.search.changed_molecules import Counterfactual as Counterfactual
+    from graphxai.chemistry.search.changed_molecules import (
+        ProfileCounterfactual as ProfileCounterfactual,
+    )
+    from graphxai.chemistry.search.counterfactual_results import Counterfactuals as Counterfactuals
+    from graphxai.chemistry.search.counterfactual_results import (
+        ProfileCounterfactuals as ProfileCounterfactuals,
+    )
+    from graphxai.chemistry.search.counterfactuals import counterfactuals as counterfactuals
     from graphxai.chemistry.table_changes import MeasuredExchange as MeasuredExchange
     from graphxai.chemistry.table_changes import TableChanges as TableChanges
     from graphxai.chemistry.table_changes import rgroup_table as rgroup_table
@@ -73,6 +66,13 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.trust.trust import trust as trust
     from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
+    from graphxai.explanation.api import compare as compare
+    from graphxai.explanation.api import explain as explain
+    from graphxai.explanation.api import load as load
+    from graphxai.explanation.api import methods as methods
+    from graphxai.explanation.api import pairs as pairs
+    from graphxai.explanation.api import predict as predict
+    from graphxai.explanation.api import pretrained_models as pretrained_models
     from graphxai.explanation.explanation import Explanation as Explanation
     from graphxai.explanation.explanations import Explanations as Explanations
     from graphxai.explanation.explanations import grid as grid

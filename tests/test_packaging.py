@@ -64,7 +64,7 @@ LIGHT = {
         *("torch", "rdkit", "matplotlib", "pandas", "graphxai.explainers"),
     ),
     "import graphxai.models.graphormer": ("rdkit", "lightning", "matplotlib"),
-    "import graphxai.api, graphxai.explainers": ("rdkit", "skimage", *SLOW),
+    "import graphxai.explanation.api, graphxai.explainers": ("rdkit", "skimage", *SLOW),
     "import graphxai.evaluation, graphxai.tables.app.server": SLOW,
 }
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphxai.api import load
 from graphxai.evaluation.metrics import METRICS, Metric
 from graphxai.explainers import REGISTRY, Explainer
+from graphxai.explanation.api import load
 from graphxai.models.graphormer import only_starts, pretrained_names
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from graphxai.api import KnownTarget, explain
 from graphxai.contract.inputs import as_list
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
@@ -28,6 +27,7 @@ from graphxai.datasets.tables.table import Record, Table, open_table
 from graphxai.evaluation.statistics import GroupTest, bootstrap, holm
 from graphxai.explainers.registry import Method, get_explainer
 from graphxai.explanation import files
+from graphxai.explanation.api import KnownTarget, explain
 from graphxai.explanation.compute.lists import OnError
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.explanation import Explanation

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import KnownTarget, explain, load
 from graphxai.explainers.registry import Method
+from graphxai.explanation.api import KnownTarget, explain, load
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explained_graph import of_either_sign
 from graphxai.explanation.explanation import Explanation

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import load, pretrained_models
 from graphxai.contract.inputs import prepare_for
 from graphxai.evaluation.game import Game, game_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import all_coalitions
+from graphxai.explanation.api import load, pretrained_models
 from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
-from graphxai.api import OneOrMoreModels, predict
+from graphxai.explanation.api import OneOrMoreModels, predict
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import table_cells
 
 from .matched_pairs import NINE_IN_TEN
 from .measurements import Measurements
 from .profile_text import read_profile
-from .search.transformations import unstable_groups
+from .stability import unstable_groups
 from .table_changes import MeasuredSource, rgroups
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from rdkit import Chem
 
-from graphxai.api import predict
 from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.explanation.api import predict
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import Prediction
 

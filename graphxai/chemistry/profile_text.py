@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from graphxai.api import OneOrMoreModels
+from graphxai.explanation.api import OneOrMoreModels
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, PredictedProperty
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from rdkit import Chem, rdBase
 
-from graphxai.api import OneOrMoreModels
 from graphxai.datasets.matched_pairs import Exchange
+from graphxai.explanation.api import OneOrMoreModels
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.html import fields_html, table_html

@@ -157,7 +157,7 @@ def load_with_warning(
         reads_features: whether it gets the features of whole molecules that the options name.
     """
     require_sense("", "", [str(name_or_folder)])
-    from graphxai.api import load
+    from graphxai.explanation.api import load
     from graphxai.learning.reliability import uninformative, useless_tasks
     from graphxai.models.graphormer import require_purpose
     from graphxai.runtime.device import on_device

@@ -254,11 +254,11 @@ def _measure(
         data: the name of the data set, or the path of a table or folder.
         further: whether the folder holds the results of other models of this run.
     """
-    from graphxai.api import load
     from graphxai.contract.target import Target
     from graphxai.evaluation import Refit, evaluate
     from graphxai.evaluation.metrics import DEFAULT_METRICS
     from graphxai.evaluation.sources import source as graphs_of
+    from graphxai.explanation.api import load
 
     loaded = load(checkpoint)
     graphs = graphs_of(loaded, data, **options.columns).sample(options.limit, options.seed)
@@ -343,11 +343,11 @@ def _empty_folder(options: BenchmarkOptions, name: str) -> Path:
 
 def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -> None:
     """Score methods by the atoms in which the activity cliffs of a table differ."""
-    from graphxai.api import load
     from graphxai.chemistry.cliff_truth import evaluate_cliffs
     from graphxai.chemistry.measurements import Measurements
     from graphxai.contract.target import Target
     from graphxai.evaluation.ground_truth_report import ROWS, detail
+    from graphxai.explanation.api import load
     from graphxai.explanation.compute.models import standardisation_of
     from graphxai.explanation.files import write_csv
     from graphxai.runtime.writing import exclusive_lock, folder_at, write_whole

@@ -26,9 +26,12 @@ from .options import APPLIES_ALWAYS, refuse_inapplicable, settings_as_options
 from .terminal import echo, echo_left_out, tell
 
 if TYPE_CHECKING:
-    from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
     from graphxai.chemistry.desirability import PropertyGoal
     from graphxai.chemistry.measurements import Measurements
+    from graphxai.chemistry.search.counterfactual_results import (
+        Counterfactuals,
+        ProfileCounterfactuals,
+    )
     from graphxai.explanation.compute.models import Model
     from graphxai.tables.rows import RowSource, TableRow
 
@@ -126,7 +129,7 @@ def counterfactuals(
     if table is not None and (values := _measured(models, goal, table, files)) is not None:
         options["measured"] = values
     answer(models=[model.origin.name for model in models])
-    from graphxai.chemistry.counterfactuals import counterfactuals as search
+    from graphxai.chemistry.search.counterfactuals import counterfactuals as search
 
     loaded: Any = models if goal is None else models[0]
     find = partial(search, loaded, towards=towards, n=n, **options)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from graphxai.api import compare, explain, load, predict, pretrained_models
 from graphxai.datasets.samples import MOLECULES, digit_paths
+from graphxai.explanation.api import compare, explain, load, predict, pretrained_models
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import grid
 from graphxai.explanation.files import write_pictures

@@ -193,8 +193,8 @@ def explain(
         if options.out and on_standard_output(options.out):
             (folder / "explanations.csv").replace(options.out)
     else:
-        from graphxai.api import explain as explain_input
         from graphxai.explainers import get_explainer
+        from graphxai.explanation.api import explain as explain_input
 
         from .printing import print_explanation, print_glossary
 
@@ -301,9 +301,9 @@ def _explain_graphs(
     Raises ValueError if the model does not read graphs, or nodes are missing or not wanted.
     Exit with status 1 if no graph could be explained.
     """
-    from graphxai.api import explain as explain_inputs
     from graphxai.datasets.graph_folders import load_graphs
     from graphxai.explainers import get_explainer
+    from graphxai.explanation.api import explain as explain_inputs
     from graphxai.explanation.explanations import common_scale
 
     nodes = computing.node or []

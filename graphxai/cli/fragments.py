@@ -128,11 +128,11 @@ def fragments(
     columns = (settings.smiles_column, None)
     require_sense(source, kind, [options.model], options.explainers, columns)
     division = division_of(options)
-    from graphxai.api import explain
     from graphxai.chemistry.fragment_table import FragmentTable
     from graphxai.chemistry.fragments import fragments as divide
     from graphxai.chemistry.schemes import divided_line
     from graphxai.datasets.labels import with_unit
+    from graphxai.explanation.api import explain
     from graphxai.explanation.files import FRAMES
     from graphxai.runtime.writing import exclusive_lock
 

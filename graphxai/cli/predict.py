@@ -120,8 +120,8 @@ def predict(
 
 def _predict_properties(models: "list[Model]", value: str | Path, goal: str, level: float) -> None:
     """Print what several models predict, each with its training set, and how desirable it is."""
-    from graphxai.api import predict as predict_one
     from graphxai.chemistry.profile_text import profile
+    from graphxai.explanation.api import predict as predict_one
 
     from .printing import print_note
 
@@ -141,7 +141,7 @@ def _predict_properties(models: "list[Model]", value: str | Path, goal: str, lev
 
 
 def _predict_one(model: "Model", source: str, kind: str, level: float, used: str) -> None:
-    from graphxai.api import predict as predict_one
+    from graphxai.explanation.api import predict as predict_one
 
     from .printing import print_nearness, print_note
 
@@ -215,8 +215,8 @@ def _predict_graphs(
     """
     import pandas as pd
 
-    from graphxai.api import predict as predict_inputs
     from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.explanation.api import predict as predict_inputs
     from graphxai.explanation.files import write_table
     from graphxai.explanation.prediction import table_cells
 

@@ -17,7 +17,10 @@ from .answers import INVOCATION
 from .terminal import echo, print_table, printable, show, tell
 
 if TYPE_CHECKING:
-    from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
+    from graphxai.chemistry.search.counterfactual_results import (
+        Counterfactuals,
+        ProfileCounterfactuals,
+    )
 
 SHOWN_NODES = 5
 Rows = list[list[str]]
@@ -49,7 +52,7 @@ def print_explanation(explanation: Explanation) -> None:
 
 def print_changes(results: "Counterfactuals | ProfileCounterfactuals") -> None:
     """Print a table with a row for each change. Several goals have one for the molecule too."""
-    from graphxai.chemistry.counterfactual_results import AT_CHANGE, Counterfactuals, percent
+    from graphxai.chemistry.search.counterfactual_results import AT_CHANGE, Counterfactuals, percent
 
     rows: Rows = []
     if isinstance(results, Counterfactuals):

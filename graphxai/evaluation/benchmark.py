@@ -8,11 +8,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.api import KnownTarget
 from graphxai.contract.inputs import as_list, prepare_each
 from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.explainers.control import with_controls
 from graphxai.explainers.registry import Method, each_of, methods_for, seeded_explainer, told_apart
+from graphxai.explanation.api import KnownTarget
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.notices import warn

@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphxai.api import explain
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
@@ -32,6 +31,7 @@ from graphxai.engine.autograd_graph import requiring_gradients
 from graphxai.explainers import get_explainer
 from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import Method, each_of, told_apart
+from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import conservative, record

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.api import KnownTarget, explain
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target, ValueOfOutputs
 from graphxai.explainers.shares import COMBINED, Shares
+from graphxai.explanation.api import KnownTarget, explain
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.wrapping.removal import Operator, outputs_of_parts
 

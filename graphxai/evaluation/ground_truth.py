@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.api import pairs
 from graphxai.contract.inputs import Input, prepare_all, prepare_each
 from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.target import Target
@@ -17,6 +16,7 @@ from graphxai.explainers import Explainer, get_explainer
 from graphxai.explainers.control import with_controls
 from graphxai.explainers.edge_shapley import edge_shapley
 from graphxai.explainers.registry import Method, each_of, told_apart
+from graphxai.explanation.api import pairs
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
 from graphxai.explanation.explanation import Explanation
 from graphxai.models.graphormer import Graphormer

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from graphxai.api import explain
 from graphxai.contract.method_names import CONTROLS
 from graphxai.explainers import REGISTRY, get_explainer
+from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.visualization import grid_svg
 from graphxai.visualization.curves import curves_figure, forest_figure, stages_figure, sums_figure

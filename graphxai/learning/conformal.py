@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
-from graphxai.api import predict
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits
 from graphxai.datasets.labels import read_measured
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import EDGE, FAR, TrainingSet
+from graphxai.explanation.api import predict
 from graphxai.explanation.prediction import Prediction
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.source import Part, Source

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem
 
-from graphxai.api import explain
 from graphxai.contract.held_out_score import FEWEST_PAIRS
 from graphxai.contract.tasks import Task
 from graphxai.datasets.matched_pairs import HYDROGEN, MatchedPair, matched_pairs, single_bond_cuts
 from graphxai.explainers.registry import default_method
+from graphxai.explanation.api import explain
 from graphxai.learning.predicting import task_readings
 
 FloatArray = NDArray[np.float64]

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rdkit.Chem import Mol
 
-from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.fragments import Fragments, fragments, listed_names
 from graphxai.chemistry.schemes import SCHEME_TITLES
+from graphxai.chemistry.search.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task

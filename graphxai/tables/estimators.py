@@ -18,11 +18,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from graphxai.api import explain, load, predict
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.typed import as_text
 from graphxai.explainers.registry import Method
+from graphxai.explanation.api import explain, load, predict
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings

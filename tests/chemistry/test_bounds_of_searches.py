@@ -7,9 +7,9 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import counterfactuals
 from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.schemes import named_scheme
+from graphxai.chemistry.search.counterfactuals import counterfactuals
 from graphxai.datasets import matched_pairs as pairs
 
 FULLERENE = (

@@ -10,10 +10,10 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.changed_molecules import accessibility, alerts, pareto_fronts
-from graphxai.chemistry.counterfactuals import search
-from graphxai.chemistry.objectives import SearchObjective
 from graphxai.chemistry.profile_text import read_goal
+from graphxai.chemistry.search.changed_molecules import accessibility, alerts, pareto_fronts
+from graphxai.chemistry.search.counterfactuals import search
+from graphxai.chemistry.search.objectives import SearchObjective
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"
 

@@ -9,8 +9,8 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.desirability import DesirabilityCurve, geometric_mean
-from graphxai.chemistry.objectives import SearchObjective
 from graphxai.chemistry.profile_text import read_profile
+from graphxai.chemistry.search.objectives import SearchObjective
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
 from graphxai.explanation.compute.panel import ModelPanel

@@ -6,7 +6,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import search
+from graphxai.chemistry.search.counterfactuals import search
 from graphxai.chemistry.search.neighbours import exchanged, fragments_for
 from graphxai.chemistry.search.transformations import transformed
 from graphxai.datasets.canonical_form import undrawn_centres

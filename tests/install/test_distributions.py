@@ -142,4 +142,8 @@ def test_source_distribution_builds_the_package_and_has_no_half_of_the_tests(tmp
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert not {name for name in names if name.startswith("tests")}
     assert {"LICENSE", "NOTICE", "CHANGELOG.md", "constraints.txt", "pyproject.toml"} <= names
-    assert {"graphxai/api.py", "models/graphormer/model.py", "datasets/molecules.py"} <= names
+    assert {
+        "graphxai/explanation/api.py",
+        "models/graphormer/model.py",
+        "datasets/molecules.py",
+    } <= names

@@ -18,8 +18,8 @@ pytest.importorskip("httpx", reason="starlette's test client needs httpx")
 from starlette.testclient import TestClient
 
 import graphxai as gx
-from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.profile_text import read_goal
+from graphxai.chemistry.search.counterfactuals import search
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.tables.app import answers, overview, server, tables

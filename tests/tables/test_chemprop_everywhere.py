@@ -157,7 +157,7 @@ def test_the_command_line_names_the_features_of_whole_molecules(monkeypatch, tmp
         asked.append((Path(path).name, molecule_features))
         return gx.load(RUN)
 
-    monkeypatch.setattr("graphxai.api.load", load)
+    monkeypatch.setattr("graphxai.explanation.api.load", load)
     features = ["--molecule-features", "charge", "--molecule-features", "rdkit_2d"]
     two = ["--model", "solubility", "--model", str(RUN)]
     CliRunner().invoke(app, ["predict", "CCO", *two, *features], catch_exceptions=False)

@@ -1,1 +1,1 @@
-"""What a search for counterfactuals tries: exchanges, fragments and transformations."""
+"""The search for counterfactuals: what it tries and aims at, and the molecules it finds."""

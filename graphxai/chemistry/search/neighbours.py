@@ -22,6 +22,7 @@ from graphxai.chemistry import SOURCES
 from graphxai.chemistry.matched_pairs import ShrunkenMean
 from graphxai.chemistry.matching import matches_in_time
 from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.stability import unstable_groups
 from graphxai.chemistry.substituents import exchange_name
 from graphxai.datasets.matched_pairs import (
     HYDROGEN,
@@ -33,7 +34,7 @@ from graphxai.datasets.training_set import TrainingSet
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.reading import packaged_rows
 
-from .transformations import Change, NewMolecules, transformed, unstable_groups
+from .transformations import Change, NewMolecules, transformed
 
 BATCH = 64  # molecules predicted together
 EXPANDED = 4  # molecules whose neighbours are tried in the next round

@@ -3,7 +3,6 @@
 A change keeps the configuration that it leaves alone, and its new stereocentres give isomers.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +12,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
 from graphxai.chemistry.matched_pairs import ShrunkenMean
+from graphxai.chemistry.stability import unstable_groups
 from graphxai.datasets.canonical_form import (
     isomers_in_order,
     order_in_smiles,
@@ -21,7 +21,7 @@ from graphxai.datasets.canonical_form import (
     with_groups_of,
 )
 
-from .transformation_table import TRANSFORMATIONS, UNSTABLE
+from .transformation_table import TRANSFORMATIONS
 
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
 
@@ -140,16 +140,6 @@ class NewMolecules:
         if not touched and isomers is not None:
             self.seen.add(written[0])
             yield Change(smiles, name, source, frozenset(atoms), origins, isomers)
-
-
-def unstable_groups(mol: Chem.Mol) -> Counter[str]:
-    """Count the groups of `UNSTABLE` in a molecule."""
-    return +Counter({name: len(mol.GetSubstructMatches(group)) for name, group in _unstable()})
-
-
-@cache
-def _unstable() -> tuple[tuple[str, Chem.Mol], ...]:
-    return tuple((name, Chem.MolFromSmarts(smarts)) for name, smarts in UNSTABLE)
 
 
 @cache

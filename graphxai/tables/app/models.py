@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphxai.api import load
 from graphxai.contract.method_names import CONTROLS
 from graphxai.explainers import REGISTRY
 from graphxai.explainers.registry import methods_for
+from graphxai.explanation.api import load
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.visualization.color import Scale

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from rdkit import Chem
 
-from graphxai.api import predict
 from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.search.neighbours import exchanged, fragments_for
@@ -23,6 +22,7 @@ from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.evaluation.trust.trust import Trust, explained_with_trust
 from graphxai.explainers import get_explainer
+from graphxai.explanation.api import predict
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.runtime.device import on_cpu_by_default

@@ -6,15 +6,15 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from graphxai.api import predict
-from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
-from graphxai.chemistry.counterfactual_results import Counterfactuals, ProfileCounterfactuals
-from graphxai.chemistry.counterfactuals import search
 from graphxai.chemistry.desirability import PropertyProfile
 from graphxai.chemistry.judged_exchanges import judged_tables
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
+from graphxai.chemistry.search.changed_molecules import Counterfactual, ProfileCounterfactual
+from graphxai.chemistry.search.counterfactual_results import Counterfactuals, ProfileCounterfactuals
+from graphxai.chemistry.search.counterfactuals import search
 from graphxai.contract.target import Target
+from graphxai.explanation.api import predict
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import change_facts, prediction_facts, property_facts

@@ -20,7 +20,7 @@ try:
 except ImportError:
     raise missing_extra("gx.explore needs", "anywidget", "notebook") from None
 
-from graphxai.api import explain
+from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.html import image_html
 from graphxai.explanation.labelled import TaskPredictions

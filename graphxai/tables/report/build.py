@@ -18,7 +18,6 @@ from urllib.parse import quote
 
 from markdown_it import MarkdownIt  # typer brings it with rich
 
-from graphxai.api import OneOrMoreModels
 from graphxai.chemistry.matching import read_pattern
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_goal, read_profile
@@ -29,6 +28,7 @@ from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import level_properties
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
+from graphxai.explanation.api import OneOrMoreModels
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.html import security_policy

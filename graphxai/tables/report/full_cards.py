@@ -8,12 +8,12 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from graphxai.chemistry.changed_molecules import Counterfactual, ProfileCounterfactual
-from graphxai.chemistry.counterfactuals import counterfactuals
 from graphxai.chemistry.desirability import PropertyGoal
 from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_goal
+from graphxai.chemistry.search.changed_molecules import Counterfactual, ProfileCounterfactual
+from graphxai.chemistry.search.counterfactuals import counterfactuals
 from graphxai.contract.inputs import prepare_all
 from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
 from graphxai.explanation.compute.models import standardisation_of

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from rdkit import Chem, RDConfig
 from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 
+from graphxai.chemistry.desirability import DesirabilityScore
+from graphxai.chemistry.judged_exchanges import MeasuredTable
+from graphxai.chemistry.matched_pairs import ShrunkenMean
+from graphxai.chemistry.measurements import Measured, sentence_about
 from graphxai.explanation.html import fields_html
 from graphxai.explanation.prediction import Prediction, table_cells
 
-from .desirability import DesirabilityScore
-from .judged_exchanges import MeasuredTable
-from .matched_pairs import ShrunkenMean
-from .measurements import Measured, sentence_about
-from .search.neighbours import Way
+from .neighbours import Way
 
 
 class ChangedMolecule:

@@ -20,10 +20,14 @@ from typing import Any, TypeAlias, Unpack, overload
 from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
-from graphxai.api import load, predict
+from graphxai.chemistry import SearchKeywords, SearchSettings
+from graphxai.chemistry.judged_exchanges import judged_tables
+from graphxai.chemistry.measurements import Measurements
+from graphxai.chemistry.names import ring_name, ring_systems
 from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
+from graphxai.explanation.api import load, predict
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.runtime.interrupts import Interrupted
@@ -31,15 +35,11 @@ from graphxai.runtime.notices import warn
 from graphxai.runtime.options import accepts
 from graphxai.runtime.progress import progress_bar
 
-from . import SearchKeywords, SearchSettings
 from .changed_molecules import counts, feasibility
 from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
-from .judged_exchanges import judged_tables
-from .measurements import Measurements
-from .names import ring_name, ring_systems
+from .neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
 from .objectives import SearchObjective, SingleObjective
-from .search.neighbours import BATCH, EXPANDED, Neighbourhood, Way, kept_atoms, kept_pattern
-from .search.transformations import Change
+from .transformations import Change
 
 MeasuredValues: TypeAlias = Measurements | Mapping[str, float] | str | Path
 MeasuredOfSeveral: TypeAlias = Mapping[str, Measurements | Mapping[str, float]] | str | Path
@@ -90,7 +90,7 @@ def counterfactuals(
     nearest to it are returned. The best at each site of the molecule come first. Where a change
     makes a stereocentre, each isomer is predicted, and the worst of them counts. With `measured`,
     every other one is an exchange of measured pairs, in the order of the mean change that these
-    lead one to expect. No change makes an unstable group (`transformation_table.UNSTABLE`).
+    lead one to expect. No change makes an unstable group (`stability.UNSTABLE`).
 
     For a list of models, `towards` joins goals for their properties, as `gx.profile` reads them:
     "pIC50 > 7.5, log D 1 to 3". The results are then neighbours that are more desirable than the

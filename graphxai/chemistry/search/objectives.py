@@ -13,8 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem
 
-from graphxai.api import explain, predict
+from graphxai.chemistry.contrast import NO_MOLECULE
+from graphxai.chemistry.desirability import DesirabilityScore, PropertyGoal, PropertyProfile
+from graphxai.chemistry.matched_pairs import ShrunkenMean
+from graphxai.chemistry.measurements import Measurements, measured_properties
+from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
+from graphxai.explanation.api import explain, predict
 from graphxai.explanation.compute.models import standardisation_of, tasks_with_range
 from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.explanation import Explanation
@@ -27,13 +32,8 @@ from .changed_molecules import (
     over_sites,
     with_fronts,
 )
-from .contrast import NO_MOLECULE
 from .counterfactual_results import Counterfactuals, ProfileCounterfactuals
-from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
-from .matched_pairs import ShrunkenMean
-from .measurements import Measurements, measured_properties
-from .profile_text import read_goal, read_profile
-from .search.neighbours import SearchStart, Way
+from .neighbours import SearchStart, Way
 
 Outcome = tuple[Mapping[str, Prediction], DesirabilityScore]
 

@@ -12,9 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rdkit.Chem import Mol, MolFromSmiles, MolToSmiles
 
-from graphxai.api import explain
+from graphxai.chemistry.contrast import NO_MOLECULE, Contrast, contrast
+from graphxai.chemistry.desirability import DesirabilityScore, PropertyGoal, PropertyProfile
+from graphxai.chemistry.judged_exchanges import MeasuredTable
+from graphxai.chemistry.matching import CommonPart, NoCommonPartError, common_part_or_none
 from graphxai.explainers.registry import Method
 from graphxai.explanation import files
+from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import PANEL, saturated_limit, with_doubt
@@ -28,10 +32,6 @@ from graphxai.visualization.layout import averaged, laid_out
 from graphxai.visualization.text import minus_signs
 
 from .changed_molecules import Counterfactual, ProfileCounterfactual
-from .contrast import NO_MOLECULE, Contrast, contrast
-from .desirability import DesirabilityScore, PropertyGoal, PropertyProfile
-from .judged_exchanges import MeasuredTable
-from .matching import CommonPart, NoCommonPartError, common_part_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
