@@ -44,15 +44,9 @@ from graphxai.engine.recorded_pass import ExplainedPass, explain_recorded
 from graphxai.engine.replay import acting_rules
 from graphxai.engine.request import NODES, PassMemory, PassRequest
 from graphxai.engine.rules import Node, saved
-from graphxai.rules.conservative import (
-    DeferredShares,
-    DoesNotAddUp,
-    Rules,
-    conservative,
-    current_tape,
-    record,
-)
+from graphxai.rules.conservative import Rules, conservative, current_tape, record
 from graphxai.rules.remainders import gradients_of
+from graphxai.rules.tape import DeferredShares, DoesNotAddUp
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 OUTPUTS = ""  # in place of an attribute

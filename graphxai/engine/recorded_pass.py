@@ -26,7 +26,8 @@ from graphxai.engine.replay import Replay, acting_rules
 from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real
-from graphxai.rules.conservative import DeferredShares, Rules, Tape
+from graphxai.rules.conservative import Rules
+from graphxai.rules.tape import DeferredShares, Tape
 from graphxai.runtime.notices import warn
 
 _ZEROS, _FULL, _MASKS = kinds.that("of_zeros"), kinds.that("of_number"), kinds.that("masks")

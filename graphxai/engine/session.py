@@ -33,8 +33,9 @@ from graphxai.engine.replay import Replay
 from graphxai.engine.request import NODES, NodeLayout, PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.rules import conservative as rules_of
-from graphxai.rules.conservative import Rules, Tape, current_rules, current_tape
+from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.module_rule import BoundModule, CustomRule, ModuleRule
+from graphxai.rules.tape import Tape
 from graphxai.runtime.scope import Blocks
 
 

@@ -21,7 +21,7 @@ from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_o
 from graphxai.contract.target import Target
 from graphxai.engine.session import computing_by_rules
 from graphxai.models.graphormer import Graphormer, backward, original_encoder
-from graphxai.rules.conservative import DoesNotAddUp, Rules, Tape, conservative, record
+from graphxai.rules.conservative import Rules, conservative, record
 from graphxai.rules.remainders import (
     Gradients,
     PassWithGradient,
@@ -32,6 +32,7 @@ from graphxai.rules.remainders import (
     tensors_passed,
     through_softmax,
 )
+from graphxai.rules.tape import DoesNotAddUp, Tape
 from graphxai.runtime.derived_values import DerivedValues
 from graphxai.runtime.notices import warn
 

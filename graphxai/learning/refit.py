@@ -44,7 +44,7 @@ from graphxai.learning.fit import fit
 from graphxai.learning.predicting import predict
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import Graphormer
-from graphxai.wrapping.removal import remaining
+from graphxai.wrapping.subgraphs import remaining
 
 RefitKind = Literal["f-fidelity", "roar"]
 

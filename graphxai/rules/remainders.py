@@ -28,7 +28,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from .conservative import LossyOperation, Rules, Tape
+from graphxai.runtime.derived_values import DerivedValues
+
+from .conservative import Rules
+from .tape import LossyOperation, Tape
 
 Gradients: TypeAlias = Mapping[Tensor | GradientEdge, Tensor]  # of f_c, by tensor or edge
 
@@ -199,3 +202,53 @@ def share_of_structure(bias: Tensor, gradient: Tensor) -> Tensor:
     Bias and gradient are both (B, H, T, T).
     """
     return (bias * gradient).masked_fill_(bias.isinf(), 0.0).flatten(1).sum(1)
+
+
+@dataclass(eq=False)
+class RunningShares:
+    """What an explicit backward pass has collected so far, see `models.graphormer.backward`.
+
+    Args:
+        rules: the rules in force.
+        prepared: the weights in the form that the pass needs.
+        biases: the share (B,) of the additive parameters.
+        structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.
+        remainders: the relevance that each operation creates or loses, (B,) by name.
+    """
+
+    rules: Rules
+    prepared: DerivedValues
+    biases: Tensor  # (B,)
+    structure: Tensor | None  # (B, H, T, T)
+    remainders: dict[str, Tensor] = field(default_factory=dict)
+
+    def add_bias(self, bias: Tensor, gradient: Tensor) -> None:
+        """Add `sum b df/db` of bias (D,) or (B, D), at which the gradient is (B, Q, D)."""
+        summed = gradient.sum(1) if gradient.shape[1] > 1 else gradient[:, 0]  # (B, D)
+        self.biases += torch.linalg.vecdot(summed, bias)  # a row's bits do not depend on others
+
+    def keep(self, graphs: int) -> None:
+        """Forget the shares of graphs beyond the first few, which were added as padding."""
+        self.biases = self.biases[:graphs]
+        self.remainders = {name: shares[:graphs] for name, shares in self.remainders.items()}
+
+    def add_remainder(self, name: str, remainder: Tensor) -> None:
+        """Add the remainder (B,) of one operation."""
+        before = self.remainders.get(name)
+        self.remainders[name] = remainder if before is None else before + remainder
+
+    def shared(self, gradient: Tensor) -> Tensor:
+        """Return the gradient at one factor of a product: half of it under the rule `products`."""
+        return gradient.div_(2) if self.rules.products else gradient
+
+    def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
+        """Pass the gradient at attention (B, H, T, T) back to its logits."""
+        to_logits, arriving = through_softmax(attention, gradient)
+        if self.structure is not None:
+            self.structure[:, :, : attention.shape[2]] += to_logits[: len(self.structure)]
+        if not self.rules.attention:
+            passed_on = passed_to_logits(attention, to_logits)
+            self.add_remainder("softmax", arriving - passed_on)
+            if not self.rules.products:  # the share of the structure is added at the end
+                self.add_remainder("products", -arriving - passed_on)
+        return to_logits

@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.utils import subgraph
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.batching import fitting, num_fitting
-from graphxai.contract.inputs import EXPLAINED_NODE, Input
+from graphxai.contract.inputs import Input
 from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
 from graphxai.models.graphormer.masked_atoms import (
     ROUNDS,
@@ -34,6 +33,7 @@ from graphxai.models.graphormer.masked_atoms import (
 )
 
 from .one_at_a_time import output_of_empty, output_of_hidden
+from .subgraphs import subgraph_alone
 from .wrapped import WrappedModel
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _thinned(model: Any, data: Data, choice: Tensor) -> Data:
     if hasattr(model, "thinned"):
         thinned: Data = model.thinned(data, choice)
         return thinned
-    whole = _subgraph(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
+    whole = subgraph_alone(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
     whole.edge_index = data.edge_index[:, choice]
     if data.edge_attr is not None:
         whole.edge_attr = data.edge_attr[choice]
@@ -389,51 +389,4 @@ def _induced(model: Any, data: Data, choice: Tensor) -> Data:
     if hasattr(model, "induced"):
         induced: Data = model.induced(data, choice)
         return induced
-    return StructureEncoding.from_config(model.config)(_subgraph(data, choice))
-
-
-def _subgraph(data: Data, choice: Tensor) -> Data:
-    """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding.
-
-    An explained node always stays.
-    """
-    if (codes := data.get(EXPLAINED_NODE)) is not None:
-        choice = choice | (codes == 2)
-    edges, attributes = subgraph(
-        choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
-    )
-    part = Data(x=data.x[choice], edge_index=edges, edge_attr=attributes)
-    for name in ("pos", "y", EXPLAINED_NODE):
-        if data.get(name) is not None:
-            part[name] = data[name] if name == "y" else data[name][choice]
-    part.num_nodes = int(choice.sum())
-    return part
-
-
-def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
-    """Make a graph of the nodes that stay, `keep` (N,), to train a Graphormer on.
-
-    Args:
-        data: an encoded graph.
-        keep: True for the nodes that stay.
-        operator: how nodes are removed. `mask` restricts the encoding to the nodes that stay, and
-            `delete` leaves a graph that has to be encoded again.
-
-    Raises:
-        ValueError: the operator is another one, which leaves no smaller graph.
-    """
-    if operator not in ("mask", "delete"):
-        raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")
-    part = _subgraph(data, keep)
-    if operator == "delete":
-        return part
-    pairs = keep[:, None] & keep[None, :]  # (N, N)
-    inside = pairs.flatten().repeat_interleave(data.bag_sizes.flatten().long())  # (M,)
-    part.in_degree, part.out_degree = data.in_degree[keep], data.out_degree[keep]
-    part.bag_codes, part.bag_weights = data.bag_codes[inside], data.bag_weights[inside]
-    part.bag_sizes = data.bag_sizes[keep][:, keep]
-    part.structure = data.structure
-    if data.get("environments") is not None:  # as in the whole graph, as the degrees are
-        part.environments = data.environments[keep]
-        part.environment_settings = data.environment_settings
-    return part
+    return StructureEncoding.from_config(model.config)(subgraph_alone(data, choice))

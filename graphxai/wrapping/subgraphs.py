@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import select
+from torch_geometric.utils import select, subgraph
 
+from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.runtime.notices import warn
 
 from .attribute_roles import (
@@ -214,3 +215,50 @@ def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
     proper = pairs[0] != pairs[1]
     numbers = torch.where(proper, proper.cumsum(0) - 1, -1)
     return pairs[:, proper].T, numbers[belongs]
+
+
+def subgraph_alone(data: Data, choice: Tensor) -> Data:
+    """Cut out the subgraph on the chosen nodes (N,), with the graph's labels and no encoding.
+
+    An explained node always stays.
+    """
+    if (codes := data.get(EXPLAINED_NODE)) is not None:
+        choice = choice | (codes == 2)
+    edges, attributes = subgraph(
+        choice, data.edge_index, data.edge_attr, relabel_nodes=True, num_nodes=data.num_nodes
+    )
+    part = Data(x=data.x[choice], edge_index=edges, edge_attr=attributes)
+    for name in ("pos", "y", EXPLAINED_NODE):
+        if data.get(name) is not None:
+            part[name] = data[name] if name == "y" else data[name][choice]
+    part.num_nodes = int(choice.sum())
+    return part
+
+
+def remaining(data: Data, keep: Tensor, operator: str = "mask") -> Data:
+    """Make a graph of the nodes that stay, `keep` (N,), to train a Graphormer on.
+
+    Args:
+        data: an encoded graph.
+        keep: True for the nodes that stay.
+        operator: how nodes are removed. `mask` restricts the encoding to the nodes that stay, and
+            `delete` leaves a graph that has to be encoded again.
+
+    Raises:
+        ValueError: the operator is another one, which leaves no smaller graph.
+    """
+    if operator not in ("mask", "delete"):
+        raise ValueError(f"operator {operator!r} leaves no smaller graph; use 'mask' or 'delete'.")
+    part = subgraph_alone(data, keep)
+    if operator == "delete":
+        return part
+    pairs = keep[:, None] & keep[None, :]  # (N, N)
+    inside = pairs.flatten().repeat_interleave(data.bag_sizes.flatten().long())  # (M,)
+    part.in_degree, part.out_degree = data.in_degree[keep], data.out_degree[keep]
+    part.bag_codes, part.bag_weights = data.bag_codes[inside], data.bag_weights[inside]
+    part.bag_sizes = data.bag_sizes[keep][:, keep]
+    part.structure = data.structure
+    if data.get("environments") is not None:  # as in the whole graph, as the degrees are
+        part.environments = data.environments[keep]
+        part.environment_settings = data.environment_settings
+    return part

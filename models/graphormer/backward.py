@@ -14,7 +14,6 @@ keys and values, because only the graph token's row is read. With a head's query
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -26,9 +25,8 @@ from graphxai.rules.conservative import ROWS, Rules, pad_graphs
 from graphxai.rules.remainders import (
     PassWithGradient,
     RelevanceShares,
-    passed_to_logits,
+    RunningShares,
     share_of_structure,
-    through_softmax,
 )
 from graphxai.runtime.derived_values import DerivedValues
 
@@ -50,61 +48,11 @@ def follows(rules: Rules) -> bool:
     )
 
 
-@dataclass(eq=False)
-class _RunningShares:
-    """What a backward pass has collected so far.
-
-    Args:
-        rules: the rules in force.
-        prepared: the weights in the form that the pass needs.
-        biases: the share (B,) of the additive parameters.
-        structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.
-        remainders: the relevance that each operation creates or loses, (B,) by name.
-    """
-
-    rules: Rules
-    prepared: DerivedValues
-    biases: Tensor  # (B,)
-    structure: Tensor | None  # (B, H, T, T)
-    remainders: dict[str, Tensor] = field(default_factory=dict)
-
-    def add_bias(self, bias: Tensor, gradient: Tensor) -> None:
-        """Add `sum b df/db` of bias (D,) or (B, D), at which the gradient is (B, Q, D)."""
-        summed = gradient.sum(1) if gradient.shape[1] > 1 else gradient[:, 0]  # (B, D)
-        self.biases += torch.linalg.vecdot(summed, bias)  # a row's bits do not depend on others
-
-    def keep(self, graphs: int) -> None:
-        """Forget the shares of graphs beyond the first few, which were added as padding."""
-        self.biases = self.biases[:graphs]
-        self.remainders = {name: shares[:graphs] for name, shares in self.remainders.items()}
-
-    def add_remainder(self, name: str, remainder: Tensor) -> None:
-        """Add the remainder (B,) of one operation."""
-        before = self.remainders.get(name)
-        self.remainders[name] = remainder if before is None else before + remainder
-
-    def shared(self, gradient: Tensor) -> Tensor:
-        """Return the gradient at one factor of a product: half of it under the rule `products`."""
-        return gradient.div_(2) if self.rules.products else gradient
-
-    def to_logits(self, attention: Tensor, gradient: Tensor) -> Tensor:
-        """Pass the gradient at attention (B, H, T, T) back to its logits."""
-        to_logits, arriving = through_softmax(attention, gradient)
-        if self.structure is not None:
-            self.structure[:, :, : attention.shape[2]] += to_logits[: len(self.structure)]
-        if not self.rules.attention:
-            passed_on = passed_to_logits(attention, to_logits)
-            self.add_remainder("softmax", arriving - passed_on)
-            if not self.rules.products:  # `run` adds the share of the structure
-                self.add_remainder("products", -arriving - passed_on)
-        return to_logits
-
-
 # A function from the gradient at a step's output to the gradient at its input.
-Back: TypeAlias = Callable[[Tensor, _RunningShares], Tensor]
+Back: TypeAlias = Callable[[Tensor, RunningShares], Tensor]
 # A function from the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to the
 # gradient at the x that y was computed from. The weight is (O, D) or (B, O, D).
-BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, _RunningShares], Tensor]
+BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, RunningShares], Tensor]
 Joint: TypeAlias = tuple[Tensor, Tensor]  # a weight (3 D, D) and its bias (3 D,)
 
 
@@ -135,7 +83,7 @@ def run(
         x, step = _layer(layer, x, bias, rules, inside, joint)
         steps.append(step)
 
-    def drop_padding(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+    def drop_padding(gradient: Tensor, ledger: RunningShares) -> Tensor:
         ledger.keep(graphs)
         return gradient[:graphs]
 
@@ -151,7 +99,7 @@ def run(
     def back(weights: Tensor) -> RelevanceShares:
         to_structure = torch.zeros_like(bias) if inside else None
         weights = pad_graphs(weights, added)
-        ledger = _RunningShares(rules, prepared, weights.new_zeros(len(weights)), to_structure)
+        ledger = RunningShares(rules, prepared, weights.new_zeros(len(weights)), to_structure)
         gradient = weights[:, None]  # (B, 1, num_outputs)
         for step in reversed(steps):
             gradient = step(gradient, ledger)
@@ -182,7 +130,7 @@ def _layer(
         out, through_ffn = _feed(layer.ffn, middle, _directly, rules)
         out, after_ffn = _norm(layer.ffn_norm, out.add_(middle), rules)
 
-    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+    def back(gradient: Tensor, ledger: RunningShares) -> Tensor:
         gradient = after_ffn(gradient, None, ledger)
         gradient = through_ffn(gradient, ledger).add_(gradient)
         gradient = after_attention(gradient, None, ledger)
@@ -193,7 +141,7 @@ def _layer(
     return out, back
 
 
-def _directly(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
+def _directly(gradient: Tensor, weight: Tensor | None, ledger: RunningShares) -> Tensor:
     """Pass the gradient back where x enters unchanged, without a LayerNorm."""
     return gradient if weight is None else gradient @ weight
 
@@ -205,7 +153,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
     if rules.layernorm:
 
         def with_constant_scale(
-            gradient: Tensor, weight: Tensor | None, ledger: _RunningShares
+            gradient: Tensor, weight: Tensor | None, ledger: RunningShares
         ) -> Tensor:
             if weight is None:
                 ledger.add_bias(norm.bias, gradient)
@@ -223,7 +171,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
 
         return y, with_constant_scale
 
-    def back(gradient: Tensor, weight: Tensor | None, ledger: _RunningShares) -> Tensor:
+    def back(gradient: Tensor, weight: Tensor | None, ledger: RunningShares) -> Tensor:
         gradient = _directly(gradient, weight, ledger).contiguous()
         ledger.add_bias(norm.bias, gradient)
         to_x, _, _ = torch.ops.aten.native_layer_norm_backward(
@@ -268,7 +216,7 @@ def _attend(
     del attention
 
     def to_values(
-        attention: Tensor, gradient: Tensor, ledger: _RunningShares
+        attention: Tensor, gradient: Tensor, ledger: RunningShares
     ) -> tuple[Tensor, Tensor]:
         """Compute the gradients (B, H, T, d) at `A v` and at v."""
         ledger.add_bias(part.output.bias, gradient)
@@ -278,7 +226,7 @@ def _attend(
 
     if not inside:
 
-        def back_to_values(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+        def back_to_values(gradient: Tensor, ledger: RunningShares) -> Tensor:
             _, values = to_values(weights() if kept is None else kept, gradient, ledger)
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
@@ -286,7 +234,7 @@ def _attend(
 
         return out, back_to_values
 
-    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+    def back(gradient: Tensor, ledger: RunningShares) -> Tensor:
         attention = weights() if kept is None else kept
         mixed, values = to_values(attention, gradient, ledger)
         to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
@@ -322,7 +270,7 @@ def _attend_from_graph_token(
     mixed = (attention @ x).transpose(0, 1) @ value.mT  # (H, B, d)
     out = _linear(part.output, mixed.transpose(0, 1).flatten(1) + part.value.bias)[:, None]
 
-    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+    def back(gradient: Tensor, ledger: RunningShares) -> Tensor:
         ledger.add_bias(part.output.bias, gradient)
         mixed = ledger.shared(gradient @ part.output.weight)  # (B, 1, D)
         ledger.add_bias(part.value.bias, mixed)
@@ -352,7 +300,7 @@ def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tup
     """Apply the feed-forward map to x (B, Q, D), and prepare the backward pass beyond x."""
     active, through = _activate(_linear(part.expand, x), rules)
 
-    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+    def back(gradient: Tensor, ledger: RunningShares) -> Tensor:
         ledger.add_bias(part.contract.bias, gradient)
         inner = through(gradient @ part.contract.weight, ledger)
         ledger.add_bias(part.expand.bias, inner)
@@ -368,7 +316,7 @@ def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
         return x * ratio, lambda gradient, _: gradient * ratio
     y = F.gelu(x)
 
-    def back(gradient: Tensor, ledger: _RunningShares) -> Tensor:
+    def back(gradient: Tensor, ledger: RunningShares) -> Tensor:
         to_x = torch.ops.aten.gelu_backward(gradient, x)
         ledger.add_remainder("activation", _dot(y, gradient) - _dot(x, to_x))
         return to_x
@@ -384,7 +332,7 @@ def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]
         x, behind = _norm(model.final_norm, x, rules)
     if isinstance(head, Linear):
 
-        def back_through_linear(weights: Tensor, ledger: _RunningShares) -> Tensor:
+        def back_through_linear(weights: Tensor, ledger: RunningShares) -> Tensor:
             ledger.add_bias(head.bias, weights)
             return behind(weights, head.weight, ledger)
 
@@ -393,7 +341,7 @@ def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]
     active, through = _activate(_linear(head.transform, x), rules)
     y, behind_head = _norm(head.norm, active, rules)
 
-    def back(weights: Tensor, ledger: _RunningShares) -> Tensor:
+    def back(weights: Tensor, ledger: RunningShares) -> Tensor:
         ledger.add_bias(head.bias.expand(weights.shape[-1]), weights)
         inner = through(behind_head(weights, head.output.weight, ledger), ledger)
         ledger.add_bias(head.transform.bias, inner)

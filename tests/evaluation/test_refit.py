@@ -14,7 +14,8 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.evaluation import Refit
 from graphxai.learning.predicting import encode_all
 from graphxai.models.graphormer import collate, save_checkpoint
-from graphxai.wrapping.removal import outputs_of_parts, remaining
+from graphxai.wrapping.removal import outputs_of_parts
+from graphxai.wrapping.subgraphs import remaining
 from other_models import GpsModel
 from toy import random_graphormer
 

@@ -20,7 +20,7 @@ from graphxai.models.graphormer import (
 )
 from graphxai.rules.conservative import Rules
 from graphxai.wrapping.chosen import mark_explained
-from graphxai.wrapping.removal import remaining
+from graphxai.wrapping.subgraphs import remaining
 
 CLASSES = Task("class", "multiclass", ("a", "b", "c"))
 CHANGES = (

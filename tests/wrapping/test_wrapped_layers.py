@@ -15,7 +15,7 @@ import graphxai as gx
 import graphxai.explainers.pyg
 from graphxai.explainers.layers import layers_of, pass_with_gradients
 from graphxai.explainers.pyg import Algorithm
-from graphxai.rules.conservative import Tape
+from graphxai.rules.tape import Tape
 from small_graphs import SIZES, graph, started, wrapped
 
 pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")

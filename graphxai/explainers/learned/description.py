@@ -31,7 +31,8 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
-from graphxai.rules.conservative import Rules, Tape, conservative, record
+from graphxai.rules.conservative import Rules, conservative, record
+from graphxai.rules.tape import Tape
 
 from ..activation_path import LrpPath
 from ..base import Attribution
