@@ -88,11 +88,11 @@ def matched_pairs(
             parts[core].update(dict.fromkeys(by_name.get(capped, ()), HYDROGEN))
     pairs: dict[tuple[int, int], MatchedPair] = {}
     for core in sorted(parts, key=lambda core: (about[core][0], core)):  # the largest wins
-        here = parts[core]
-        for i, j in combinations(sorted(here)[:MOST_ALIKE], 2):
+        part_of = parts[core]
+        for i, j in combinations(sorted(part_of)[:MOST_ALIKE], 2):
             if wanted(i, j):
                 _, symbol, around = about[core]
-                pairs[i, j] = MatchedPair(core, Exchange(here[i], here[j], symbol), around)
+                pairs[i, j] = MatchedPair(core, Exchange(part_of[i], part_of[j], symbol), around)
     largest = max(parts, key=lambda core: len(parts[core]), default="")
     if largest and len(parts[largest]) > MOST_ALIKE:
         warn(

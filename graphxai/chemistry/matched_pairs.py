@@ -1,4 +1,4 @@
-"""Find activity cliffs, and what the measured changes of an exchange lead one to expect.
+"""Find activity cliffs, and the change that measured pairs of an exchange suggest.
 
 Activity cliffs are pairs of similar molecules whose measured values differ a lot.
 """
@@ -28,7 +28,7 @@ NINE_IN_TEN = 1.645  # standard deviations on each side of a normal mean
 
 
 class ShrunkenMean(NamedTuple):
-    """What the measured changes of an exchange at one kind of atom lead one to expect.
+    """The change that measured pairs of an exchange at one kind of atom suggest.
 
     Args:
         mean: the mean change, drawn towards 0.

@@ -76,8 +76,8 @@ class Invocation:
 
     def document(self, status: int) -> dict[str, Any]:
         """Return what a machine reads of the invocation."""
-        about = {"schema": SCHEMA, "version": VERSION, "command": self.command, "status": status}
-        return about | {"result": plain(self.result) or None, "error": self.error}
+        header = {"schema": SCHEMA, "version": VERSION, "command": self.command, "status": status}
+        return header | {"result": plain(self.result) or None, "error": self.error}
 
 
 INVOCATION = Invocation()

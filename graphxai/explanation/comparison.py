@@ -53,8 +53,8 @@ def side_by_side(
     panels = [(name, e, e.legend) for name, e in zip(names, explanations, strict=True)]
     if difference:
         panels, share = _with_difference(panels)
-        about = f"each divided by its sum of |relevance| · {share:.0%} of relevance differs"
-        shared = " · ".join(filter(None, [shared, about]))
+        scaling = f"each divided by its sum of |relevance| · {share:.0%} of relevance differs"
+        shared = " · ".join(filter(None, [shared, scaling]))
         limit = Scale.fit(*(e.relevance for _, e, _ in panels), *(_edges(e) for _, e, _ in panels))
         options = {"scale": replace(limit, palette=options.get("palette", limit.palette))} | options
     if first.image is not None and first.segments is not None:

@@ -106,7 +106,7 @@ class KernelAccount(Result):
 
     @property
     def sentence(self) -> str:
-        """The sum in words."""
+        """The sum as text."""
         beside = f" {self.beside:+.3f} from the other model" if self.beside else ""
         gain = self.output - self.mean - self.beside
         return f"{self.subject} {self.output:.3f} = mean {self.mean:.3f}{beside} {gain:+.3f}"
@@ -184,8 +184,8 @@ class KernelAccount(Result):
         ]
         kept: list[Structure] = []
         for part in sorted(whole, key=lambda each: -abs(each.share)):
-            here = set(part.atoms[0])
-            if all(len(here & {*k.atoms[0]}) <= len(here | {*k.atoms[0]}) / 2 for k in kept):
+            of_part = set(part.atoms[0])
+            if all(len(of_part & {*k.atoms[0]}) <= len(of_part | {*k.atoms[0]}) / 2 for k in kept):
                 kept.append(part)
         return kept[:count]
 

@@ -201,8 +201,8 @@ class TaskPredictions(dict[str, Prediction]):
         several = len({p.nearness.nearest for p in self.values() if p.nearness}) > 1
         rows = [(p.heading, _in_full(p) if several else p.in_full) for p in self.values()]
         near = next((p.nearness.sentence for p in self.values() if p.nearness), "")
-        about = [] if several else [near]
-        lines = filter(None, [*about, joined_notes([*self.values()])])
+        shared = [] if several else [near]
+        lines = filter(None, [*shared, joined_notes([*self.values()])])
         said = "".join(f"<p>{escape(line)}</p>" for line in lines)
         return f"{table_html(('task', 'prediction'), rows)}{said}"
 
@@ -296,6 +296,6 @@ class MethodTable(dict[MethodName, type[Any]]):
         return fill(f"{len(self)} methods: {', '.join(self)}", 100)
 
     def _repr_html_(self) -> str:
-        about = {name: cleandoc(explainer.__doc__ or "") for name, explainer in self.items()}
-        rows = ((name, " ".join(text.split("\n\n")[0].split())) for name, text in about.items())
+        docs = {name: cleandoc(explainer.__doc__ or "") for name, explainer in self.items()}
+        rows = ((name, " ".join(text.split("\n\n")[0].split())) for name, text in docs.items())
         return table_html(("method", "relevance"), rows)

@@ -167,7 +167,7 @@ def _with_fields(signature: inspect.Signature, settings_class: type) -> inspect.
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a sentence with the name most like a misspelt one, to put behind an error, or ""."""
+    """Return a sentence with the name most like a misspelt one, to append to an error, or ""."""
     by_lower_case = {candidate.lower(): candidate for candidate in names}
     close = get_close_matches(name.lower(), by_lower_case, 1)
     return f" Did you mean {by_lower_case[close[0]]!r}?" if close else ""

@@ -149,8 +149,8 @@ def explain_on_ray(
             advance(count)
         shards = results.shards()
         require_complete(shards, rows)
-        about = {"rows": rows, "versions": versions() | {"ray": ray.__version__}}
-        results.finish(description | about, shards)
+        outcome = {"rows": rows, "versions": versions() | {"ray": ray.__version__}}
+        results.finish(description | outcome, shards)
     new = [shard for shard in shards if shard not in before]
     rejected, earlier = sum(shard.rejected for shard in new), sum(shard.rows for shard in before)
     return TableCounts(sum(shard.rows for shard in new) - rejected, rejected, earlier, nearness)

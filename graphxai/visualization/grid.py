@@ -228,9 +228,9 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     free = laid_out(mol)
     if flaws(fixed) <= max(flaws(free), flaws(reference)):
         return fixed
-    there = _points(reference)[mapping[:, 0]]
+    of_reference = _points(reference)[mapping[:, 0]]
     conformer = free.GetConformer()
-    points = _superposed(_points(free), _points(free)[mapping[:, 1]], there)
+    points = _superposed(_points(free), _points(free)[mapping[:, 1]], of_reference)
     for atom, (x, y) in enumerate(points.tolist()):
         conformer.SetAtomPosition(atom, (x, y, 0.0))
     return free

@@ -6,7 +6,7 @@ its way. Both follow `rules.conservative` and equal autograd up to rounding, for
 have a `prepared_encoder` and the rules that `follows` accepts.
 
 Work is saved in three places. No gradient is computed for factors that are constant. The constants
-of a LayerNorm are multiplied into the weight of the linear map behind it. The last layer needs no
+of a LayerNorm are multiplied into the weight of the linear map after it. The last layer needs no
 keys and values, because only the graph token's row is read. With a head's query q and the tokens x,
 
     softmax(q (x W_k^T + b_k)^T) = softmax((q W_k) x^T),   A (x W_v^T + b_v) = (A x) W_v^T + b_v.
@@ -52,7 +52,7 @@ def follows(rules: Rules) -> bool:
 Back: TypeAlias = Callable[[Tensor, RunningShares], Tensor]
 # A function from the gradient (B, Q, O) at `y weight^T`, or at y if there is no weight, to the
 # gradient at the x that y was computed from. The weight is (O, D) or (B, O, D).
-BackBehind: TypeAlias = Callable[[Tensor, Tensor | None, RunningShares], Tensor]
+NormBack: TypeAlias = Callable[[Tensor, Tensor | None, RunningShares], Tensor]
 Joint: TypeAlias = tuple[Tensor, Tensor]  # a weight (3 D, D) and its bias (3 D,)
 
 
@@ -116,13 +116,13 @@ def _layer(
     """Compute a layer's tokens (B, T, D), or only the graph token (B, 1, D) without `joint`."""
     attend = partial(_attend, joint) if joint else _attend_from_graph_token
     kept = x if joint else x[:, :1]
-    after_attention: BackBehind = _directly
-    after_ffn: BackBehind = _directly
+    after_attention: NormBack = _directly
+    after_ffn: NormBack = _directly
     if layer.pre_layernorm:
-        y, behind = _norm(layer.attention_norm, x, rules)
-        middle, through_attention = attend(layer.attention, y, behind, bias, rules, inside)
-        y, behind = _norm(layer.ffn_norm, middle.add_(kept), rules)
-        out, through_ffn = _feed(layer.ffn, y, behind, rules)
+        y, norm_back = _norm(layer.attention_norm, x, rules)
+        middle, through_attention = attend(layer.attention, y, norm_back, bias, rules, inside)
+        y, norm_back = _norm(layer.ffn_norm, middle.add_(kept), rules)
+        out, through_ffn = _feed(layer.ffn, y, norm_back, rules)
         out += middle
     else:
         middle, through_attention = attend(layer.attention, x, _directly, bias, rules, inside)
@@ -146,7 +146,7 @@ def _directly(gradient: Tensor, weight: Tensor | None, ledger: RunningShares) ->
     return gradient if weight is None else gradient @ weight
 
 
-def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]:
+def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, NormBack]:
     """Compute LayerNorm of x (B, Q, D), and prepare the backward pass to x."""
     shape = x.shape[-1:]
     y, mean, scale = torch.native_layer_norm(x, shape, norm.weight, norm.bias, norm.eps)
@@ -162,7 +162,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
             is_map, rows = weight.dim() == 2, gradient.shape[:-1].numel()
             if is_map and rows < len(weight) and not ledger.prepared.watched:  # few tokens
                 return with_constant_scale(gradient @ weight, None, ledger)
-            centre = partial(_behind, norm, weight)
+            centre = partial(_with_constants_of, norm, weight)
             centred, shift = (
                 ledger.prepared.once((norm, id(weight)), centre) if is_map else centre()
             )
@@ -184,7 +184,7 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, BackBehind]
     return y, back
 
 
-def _behind(norm: LayerNorm, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _with_constants_of(norm: LayerNorm, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return a weight W (..., O, D) with the constants of the norm before it, and its W b."""
     scaled = weight * norm.weight
     return scaled.sub_(scaled.mean(-1, keepdim=True)), weight @ norm.bias
@@ -197,7 +197,7 @@ def _joined(part: Attention) -> Joint:
 
 
 def _attend(
-    joint: Joint, part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules,
+    joint: Joint, part: Attention, x: Tensor, norm_back: NormBack, bias: Tensor, rules: Rules,
     inside: bool,
 ) -> tuple[Tensor, Back]:  # fmt: skip
     """Attend from all tokens to all (B, T, D), and prepare the backward pass beyond x."""
@@ -230,7 +230,7 @@ def _attend(
             _, values = to_values(weights() if kept is None else kept, gradient, ledger)
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
-            return behind(joined, part.value.weight, ledger)
+            return norm_back(joined, part.value.weight, ledger)
 
         return out, back_to_values
 
@@ -241,12 +241,12 @@ def _attend(
         if rules.attention:
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
-            return behind(joined, part.value.weight, ledger)
+            return norm_back(joined, part.value.weight, ledger)
         queries = ledger.shared(to_logits @ k).mul_(part.scale)
         keys = ledger.shared(to_logits.mT @ q)
         joined = torch.cat([_join(queries), _join(keys), _join(values)], dim=-1)
         ledger.add_bias(shift, joined)
-        return behind(joined, weight, ledger)
+        return norm_back(joined, weight, ledger)
 
     return out, back
 
@@ -257,7 +257,7 @@ def _join(x: Tensor) -> Tensor:
 
 
 def _attend_from_graph_token(
-    part: Attention, x: Tensor, behind: BackBehind, bias: Tensor, rules: Rules, inside: bool
+    part: Attention, x: Tensor, norm_back: NormBack, bias: Tensor, rules: Rules, inside: bool
 ) -> tuple[Tensor, Back]:
     """Attend from the graph token (B, 1, D), and prepare the backward pass beyond x."""
     heads = part.heads
@@ -277,12 +277,12 @@ def _attend_from_graph_token(
         mixed = mixed.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         read = (mixed[:, :, 0].transpose(0, 1) @ value).transpose(0, 1)  # (B, H, D)
         if not inside:
-            return behind(attention.mT, read, ledger)
+            return norm_back(attention.mT, read, ledger)
         from_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
         to_attention = (read @ x.mT)[:, :, None] + from_bias  # (B, H, 1, T)
         to_logits = ledger.to_logits(attention[:, :, None], to_attention)[:, :, 0]
         if rules.attention:
-            return behind(attention.mT, read, ledger)
+            return norm_back(attention.mT, read, ledger)
         # The key's bias adds the same to all logits of a row, whose gradients sum to zero.
         to_q = ledger.shared((to_logits @ x).transpose(0, 1) @ key.mT).mul_(part.scale)
         to_q = to_q.transpose(0, 1).flatten(1)[:, None]  # (B, 1, D)
@@ -291,12 +291,12 @@ def _attend_from_graph_token(
         token[..., 0] = 1.0
         columns = torch.cat([attention, ledger.shared(to_logits), token], dim=1).mT
         rows = torch.cat([read, asked, to_q @ part.query.weight], dim=1)  # (B, 2 H + 1, D)
-        return behind(columns, rows, ledger)
+        return norm_back(columns, rows, ledger)
 
     return out, back
 
 
-def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tuple[Tensor, Back]:
+def _feed(part: FeedForward, x: Tensor, norm_back: NormBack, rules: Rules) -> tuple[Tensor, Back]:
     """Apply the feed-forward map to x (B, Q, D), and prepare the backward pass beyond x."""
     active, through = _activate(_linear(part.expand, x), rules)
 
@@ -304,7 +304,7 @@ def _feed(part: FeedForward, x: Tensor, behind: BackBehind, rules: Rules) -> tup
         ledger.add_bias(part.contract.bias, gradient)
         inner = through(gradient @ part.contract.weight, ledger)
         ledger.add_bias(part.expand.bias, inner)
-        return behind(inner, part.expand.weight, ledger)
+        return norm_back(inner, part.expand.weight, ledger)
 
     return _linear(part.contract, active), back
 
@@ -327,25 +327,25 @@ def _activate(x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
 def _read_out(model: Graphormer, x: Tensor, rules: Rules) -> tuple[Tensor, Back]:
     """Compute the outputs (B, 1, num_outputs) of the graph token x (B, 1, D), and the way back."""
     head = model.head
-    behind: BackBehind = _directly
+    norm_back: NormBack = _directly
     if model.final_norm is not None:
-        x, behind = _norm(model.final_norm, x, rules)
+        x, norm_back = _norm(model.final_norm, x, rules)
     if isinstance(head, Linear):
 
         def back_through_linear(weights: Tensor, ledger: RunningShares) -> Tensor:
             ledger.add_bias(head.bias, weights)
-            return behind(weights, head.weight, ledger)
+            return norm_back(weights, head.weight, ledger)
 
         return _linear(head, x), back_through_linear
     assert isinstance(head, TransformHead)
     active, through = _activate(_linear(head.transform, x), rules)
-    y, behind_head = _norm(head.norm, active, rules)
+    y, head_norm_back = _norm(head.norm, active, rules)
 
     def back(weights: Tensor, ledger: RunningShares) -> Tensor:
         ledger.add_bias(head.bias.expand(weights.shape[-1]), weights)
-        inner = through(behind_head(weights, head.output.weight, ledger), ledger)
+        inner = through(head_norm_back(weights, head.output.weight, ledger), ledger)
         ledger.add_bias(head.transform.bias, inner)
-        return behind(inner, head.transform.weight, ledger)
+        return norm_back(inner, head.transform.weight, ledger)
 
     return _linear(head.output, y) + head.bias, back
 

@@ -38,8 +38,7 @@ class ChangedMolecule:
         accessibility: synthetic accessibility from 1 (easy) to 10 (Ertl 2009). None where RDKit
             comes without it.
         alerts: substructure alerts (BRENK and PAINS) that the first molecule does not have.
-        expected: for an exchange of measured pairs, the change that they lead one to expect, by
-            property.
+        expected: for an exchange of measured pairs, the change that they suggest, by property.
     """
 
     smiles: str

@@ -78,7 +78,7 @@ def _deviation(group: Group, unit: str) -> float:
     return float((share * (1 - share) / number) ** 0.5)
 
 
-def error_in_words(
+def error_as_text(
     group: Group, unit: str, short: bool = False, what: str = "such molecules"
 ) -> str:
     """Say how wrong predictions of a group were, which is called `what`."""
@@ -160,15 +160,15 @@ def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sig
     if not groups or nearness.similarity is None or nearness.word not in words:
         return None
     place = words.index(nearness.word)
-    here = pooled(groups, words[place : place + 1])
+    at_this_distance = pooled(groups, words[place : place + 1])
     nearer = pooled(groups, words[: min(place, 1)])  # the near ones
-    too_few = here[2] < FEW
+    too_few = at_this_distance[2] < FEW
     if too_few and nearness.word == "far":
-        here = pooled(groups, words[1:])
+        at_this_distance = pooled(groups, words[1:])
     elif nearer[2] < FEW:
         nearer = pooled(groups, words[:place])
-    compared = min(here[2], nearer[2]) >= FEW
-    level = level_of(here, nearer, unit) if compared else "good"
+    compared = min(at_this_distance[2], nearer[2]) >= FEW
+    level = level_of(at_this_distance, nearer, unit) if compared else "good"
     this_far = "unseen molecules were this far from the training set"
     if nearness.word == "near":
         text = "a similar compound was in training"
@@ -181,10 +181,10 @@ def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sig
     else:
         text = "unseen molecules were about as far from the training set"
     figures = f"Tanimoto {nearness.similarity:.2f} to the nearest training compound"
-    if here[2] >= FEW and level != "unknown":
-        figures += f"; {error_in_words(here, unit)}"
+    if at_this_distance[2] >= FEW and level != "unknown":
+        figures += f"; {error_as_text(at_this_distance, unit)}"
         if compared:
-            figures += f", and nearer ones {error_in_words(nearer, unit, short=True)}"
+            figures += f", and nearer ones {error_as_text(nearer, unit, short=True)}"
     return Sign("training set", level, nearness.similarity, text, figures)
 
 
@@ -225,10 +225,10 @@ def confidence_sign(prediction: Prediction, errors: Groups | None = None) -> Sig
         level = _level(alike, surer)
         what = "graphs" if prediction.nearness is None else "molecules"
         measured = (
-            f"; {error_in_words(alike, 'class', what=f'unseen {what} predicted about as surely')}"
+            f"; {error_as_text(alike, 'class', what=f'unseen {what} predicted about as surely')}"
         )
         if surer[2] >= FEW:
-            measured += f", and surer ones {error_in_words(surer, 'class', short=True)}"
+            measured += f", and surer ones {error_as_text(surer, 'class', short=True)}"
     if level == "good":
         text, figures = "the model is sure of its class", f"probability {first[1]:.2f}"
     else:

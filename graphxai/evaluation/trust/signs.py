@@ -66,7 +66,7 @@ class Sign:
         level: how good the value is.
         value: the measured value, or None if there is none.
         text: the finding as text.
-        figures: the figures behind the finding.
+        figures: the figures on which the finding rests.
         structures: the SMILES of the molecules that the finding is about.
     """
 
@@ -80,8 +80,8 @@ class Sign:
     @property
     def sentence(self) -> str:
         """The finding as text, with the figures or structures in parentheses."""
-        behind = self.figures or "; ".join(self.structures)
-        return f"{self.text} ({behind})" if behind else self.text
+        evidence = self.figures or "; ".join(self.structures)
+        return f"{self.text} ({evidence})" if evidence else self.text
 
 
 def score_sign(metadata: Mapping[str, Any], prediction: Prediction) -> Sign:

@@ -149,12 +149,12 @@ def changes_at(
         seen = {change.smiles for change in changes}
         more = _exchanged(written, kept, training_set_of(model))
         changes += [change for change in more if change.smiles not in seen]
-    here = [change for change in changes if change.atoms >= set(place)]
-    drawn = [change.isomers or (change.smiles,) for change in here]
+    at_place = [change for change in changes if change.atoms >= set(place)]
+    drawn = [change.isomers or (change.smiles,) for change in at_place]
     (now, *after) = predicted(model, [smiles, *chain.from_iterable(drawn)], target)
     outcomes = iter(after)
     options = []
-    for change, isomers in zip(here, drawn, strict=True):
+    for change, isomers in zip(at_place, drawn, strict=True):
         each = [(written, then) for written in isomers if (then := next(outcomes)) is not None]
         if now is not None and len(each) == len(isomers):
             options.append(_option(change, each, now["value"]))

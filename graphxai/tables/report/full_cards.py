@@ -203,7 +203,7 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
         n, mol = settings.counterfactuals, explanation.atoms()
         results = counterfactuals(models, mol, asked, n, progress=False, **options)
         pictures = _explained(card, explanation, [change.smiles for change in results])
-        found = [
+        cards = [
             (
                 _facts(change, results.goal, card.level)
                 if isinstance(change, Counterfactual)
@@ -215,7 +215,7 @@ def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, 
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {asked}: {error}", "found": []}
     towards = asked if card.goal else results.goal.aim
-    return {"summary": f"Towards {towards}: {results.summary}.", "found": found}
+    return {"summary": f"Towards {towards}: {results.summary}.", "found": cards}
 
 
 def _explained(

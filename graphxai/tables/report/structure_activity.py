@@ -155,8 +155,8 @@ class StructureActivity:
             ]
             empty = [mean is None for _, mean, _ in of_part]
             cells.append([self._part(part), shown, empty])
-        about = {"name": fit.name, "q2": rounded([fit.q2])[0], "compounds": len(fit.parts)}
-        return about | {"parts": contributions, "groups": groups, "matrix": cells}
+        series = {"name": fit.name, "q2": rounded([fit.q2])[0], "compounds": len(fit.parts)}
+        return series | {"parts": contributions, "groups": groups, "matrix": cells}
 
     def _about(self) -> dict[str, Any]:
         """Return the names of the properties, and the parts that tables name by their SMILES."""
