@@ -175,7 +175,7 @@ def table_changes(
         ValueError: the table has no measured values.
     """
     panel = ModelPanel.of(model)
-    return changes_among(_measurements(panel, measured, column), PredictionsOf(panel), at_least)
+    return changes_among(measured_for(panel, measured, column), PredictionsOf(panel), at_least)
 
 
 def changes_among(
@@ -227,7 +227,7 @@ def rgroup_table(
     import pandas as pd
 
     panel = ModelPanel.of(model)
-    table = _measurements(panel, measured, column)
+    table = measured_for(panel, measured, column)
     parts = rgroups(core, list(table.values))
     if not parts:
         raise ValueError(f"no compound of the table has the core {core}.")
@@ -281,7 +281,9 @@ def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
     return dict(zip(kept, divided, strict=True))
 
 
-def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> Measurements:
+def measured_for(
+    panel: ModelPanel, measured: MeasuredSource, column: str = "", smiles_column: str | None = None
+) -> Measurements:
     """Read the measured values of a table, brought to the parents that the first model reads."""
     if isinstance(measured, Measurements):
         return measured
@@ -290,7 +292,7 @@ def _measurements(panel: ModelPanel, measured: MeasuredSource, column: str) -> M
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
     columns = [column] if column else [*units]
-    return Measurements.read(measured, columns, standardise=way, tasks=[*units], units=units)
+    return Measurements.read(measured, columns, smiles_column, way, [*units], units)
 
 
 def _change(was: Prediction, then: Prediction) -> float:

@@ -354,10 +354,9 @@ def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -
 
     folder = _empty_folder(options, "cliffs")
     model, target = load(checkpoint), Target(options.target, options.task)
-    name = target.task_in(model.config).name
-    columns = [options.label_column or name]
-    way = standardisation_of(model)
-    measured = Measurements.read(table, columns, options.smiles_column, way, [name])
+    task, way = target.task_in(model.config), standardisation_of(model)
+    columns, units = [options.label_column or task.name], {task.name: task.unit}
+    measured = Measurements.read(table, columns, options.smiles_column, way, [*units], units)
     rows = evaluate_cliffs(
         model,
         list(measured.values),

@@ -347,19 +347,16 @@ def changes(
     refuse_inapplicable(context, "table")
     columns = (options.smiles_column, options.measured_column)
     require_sense(table, "table", options.model or (), (), columns)
-    from graphxai.chemistry.measurements import Measurements
-    from graphxai.chemistry.table_changes import rgroup_table, table_changes
-    from graphxai.explanation.compute.models import standardisation_of
+    from graphxai.chemistry.table_changes import measured_for, rgroup_table, table_changes
+    from graphxai.explanation.compute.panel import ModelPanel
     from graphxai.explanation.files import FRAMES, write_table
     from graphxai.tables.files import csv_options
 
     opened = show_table(table, options.smiles_column)
     require_out(options.out, table, FRAMES)
     models = load_several(options)
-    tasks = [task.name for each in models for task in each.config.tasks]
-    measured_in = [options.measured_column] if options.measured_column else tasks
-    way = standardisation_of(models[0])
-    measured = Measurements.read(table, measured_in, options.smiles_column, way, tasks)
+    column = options.measured_column or ""
+    measured = measured_for(ModelPanel.of(models), table, column, options.smiles_column)
     if options.core is not None:
         frame = rgroup_table(models, options.core, measured)
         summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"

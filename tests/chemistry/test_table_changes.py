@@ -80,3 +80,15 @@ def test_the_command_writes_means_pairs_or_groups(tmp_path):
         result = CliRunner().invoke(app, [*given, *more], catch_exceptions=False)
         assert "measured in 'pIC50'" in result.output
         assert len(list(csv.DictReader(out.open(), delimiter=";"))) == count
+
+
+def test_the_command_reads_a_column_named_with_its_unit_as_python_does(tmp_path):
+    table, out = tmp_path / "assay.csv", tmp_path / "changes.csv"
+    rows = "".join(f"{smiles},{-value}\n" for smiles, value in ANILIDES.items())
+    table.write_text("smiles,solubility (log mol/L)\n" + rows)
+    given = ["changes", str(table), "--model", "solubility", "--out", str(out)]
+    result = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert "measured in 'solubility'" in result.output
+    (written,) = csv.DictReader(out.open())
+    (exchange,) = gx.table_changes("solubility", table)
+    assert float(written["measured_mean_change"]) == exchange.columns["measured_mean_change"]
