@@ -3,7 +3,7 @@
 import pytest
 
 import graphxai as gx
-from graphxai.chemistry import counterfactuals
+from graphxai.chemistry.search import counterfactuals
 
 
 def interrupted_at(call, function):
