@@ -8,8 +8,9 @@ as far as a rule says so, and as tables draw it.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from rdkit import Chem
 
@@ -28,13 +29,18 @@ def one_proton_form(mol: Chem.Mol) -> Chem.Mol:
         return mol
     mol = _without_moving_bonds(mol)
     forms = {Chem.MolToSmiles(mol): mol}
-    waiting = [mol]
+    as_drawn: frozenset[tuple[Any, int]] = frozenset()
+    seen, waiting = {as_drawn}, [(mol, as_drawn)]
     while waiting and len(forms) <= MOST_FORMS:
-        for moved in _moves(waiting.pop()):
-            smiles = Chem.MolToSmiles(moved)
-            if smiles not in forms:
+        start, places = waiting.pop()
+        for move in _moves(start):
+            if (new := move.places_after(places)) in seen:
+                continue  # most moves lead back, and a form takes long to make
+            seen.add(new)
+            moved = move.applied_to(start)
+            if moved is not None and (smiles := Chem.MolToSmiles(moved)) not in forms:
                 forms[smiles] = moved
-                waiting.append(moved)
+                waiting.append((moved, new))
     if len(forms) == 1 or waiting:
         return mol
 
@@ -90,23 +96,47 @@ def has_moving_protons(mol: Chem.Mol) -> bool:
     return False
 
 
-def _moves(mol: Chem.Mol) -> list[Chem.Mol]:
-    """Return the molecules in which one proton is at another nitrogen."""
+class _Move(NamedTuple):
+    """A proton that moves to another nitrogen.
+
+    Args:
+        donor, acceptor: the nitrogens that lose it and gain it.
+        carbon: the carbon between them if they are of an amidine, or None in an aromatic system.
+    """
+
+    donor: int
+    acceptor: int
+    carbon: int | None = None
+
+    def places_after(self, places: frozenset[tuple[Any, int]]) -> frozenset[tuple[Any, int]]:
+        """Return how many protons and double bonds each place has more than in the drawing."""
+        more = Counter(dict(places))
+        more[self.acceptor] += 1
+        more[self.donor] -= 1
+        if self.carbon is not None:
+            more[self.carbon, self.donor] += 1
+            more[self.carbon, self.acceptor] -= 1
+        return frozenset((place, number) for place, number in more.items() if number)
+
+    def applied_to(self, mol: Chem.Mol) -> Chem.Mol | None:
+        """Return the molecule after the move, or None if there is no such form."""
+        if self.carbon is not None:
+            return _with_amidine_proton(mol, self.acceptor, self.carbon, self.donor)
+        copy = Chem.RWMol(mol)
+        copy.GetAtomWithIdx(self.donor).SetNumExplicitHs(0)
+        copy.GetAtomWithIdx(self.acceptor).SetNumExplicitHs(1)
+        return _sanitised(copy)
+
+
+def _moves(mol: Chem.Mol) -> list[_Move]:
+    """Return the moves of one proton to another nitrogen."""
     annular, amidine = _movable()
-    systems = _aromatic_systems(mol)
-    moved = []
     donors = [i for (i,) in mol.GetSubstructMatches(annular)]
-    acceptors = [i for (i,) in mol.GetSubstructMatches(_acceptor())]
-    for donor in donors:
-        for acceptor in acceptors:
-            if systems.get(donor) == systems.get(acceptor):
-                copy = Chem.RWMol(mol)
-                copy.GetAtomWithIdx(donor).SetNumExplicitHs(0)
-                copy.GetAtomWithIdx(acceptor).SetNumExplicitHs(1)
-                moved.append(_sanitised(copy))
-    for imine, carbon, amine in mol.GetSubstructMatches(amidine):
-        moved.append(_with_amidine_proton(mol, imine, carbon, amine))
-    return [each for each in moved if each is not None]
+    acceptors = [i for (i,) in mol.GetSubstructMatches(_acceptor())] if donors else []
+    systems = _aromatic_systems(mol) if acceptors else {}
+    moves = [_Move(i, j) for i in donors for j in acceptors if systems.get(i) == systems.get(j)]
+    of_amidines = mol.GetSubstructMatches(amidine)
+    return moves + [_Move(amine, imine, carbon) for imine, carbon, amine in of_amidines]
 
 
 def _with_amidine_proton(mol: Chem.Mol, imine: int, carbon: int, amine: int) -> Chem.Mol | None:
