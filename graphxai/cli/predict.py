@@ -126,12 +126,12 @@ def _predict_properties(models: "list[Model]", value: str | Path, goal: str, lev
     from .printing import print_note
 
     predictions = {name: each.at(level) for name, each in predict_one(models, value).items()}
-    answer(predictions=[each.to_dict() | _nearness(each) for each in predictions.values()])
+    note = _note(models, value)
+    answer(predictions=[_as_answer(each, note) for each in predictions.values()])
     for name, prediction in predictions.items():
         near = prediction.nearness
         echo(f"{name}: {prediction.in_full}; {near.sentence if near else ''}".rstrip("; "))
-    for note in dict.fromkeys(prediction.note for prediction in predictions.values()):
-        print_note(note)
+    print_note(note)
     if goal:
         score = profile(models, goal).score(predictions)
         for part in score.parts:
@@ -148,16 +148,26 @@ def _predict_one(model: "Model", source: str, kind: str, level: float, used: str
     predictions = predict_one(model, value_of(source, kind))
     for prediction in predictions.values():
         echo(f"{prediction.task}: {prediction.at(level).in_full}")
-    answer(predictions=[p.at(level).to_dict() | _nearness(p) for p in predictions.values()])
+    note = _note([model], source) if kind == "smiles" else prediction.note
+    answer(predictions=[_as_answer(p.at(level), note) for p in predictions.values()])
     tell(used)
-    print_note(prediction.note)
+    print_note(note)
     print_nearness(prediction)
 
 
-def _nearness(prediction: "Prediction") -> dict[str, Any]:
-    """Return how near a molecule is to the training set, as the answer has it."""
+def _note(models: "list[Model]", smiles: str | Path) -> str:
+    """Return what was done to a molecule, and what its isomers and likely tautomers get."""
+    from graphxai.tables.batches import PredictBatch
+
+    (row,) = PredictBatch(models, forms=True)([str(smiles)], [1])
+    return str(row.get("note", ""))
+
+
+def _as_answer(prediction: "Prediction", note: str) -> dict[str, Any]:
+    """Return a prediction with its note and how near the molecule is to the training set."""
     near = prediction.nearness
-    return {"training_set": None if near is None else asdict(near)}
+    of_set = {"training_set": None if near is None else asdict(near)}
+    return prediction.to_dict() | ({"note": note} if note else {}) | of_set
 
 
 def _predict_table(

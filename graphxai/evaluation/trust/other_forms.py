@@ -28,6 +28,8 @@ NAME = "tautomers"
 MOST = 3  # how many tautomers of a molecule are predicted
 MAX_TRANSFORMS = 30  # of one molecule, so that it takes milliseconds
 MAX_ATOMS = 100  # the time of a transformation grows with the size
+USUAL = 0.5  # a value beyond the interval of this level, which half of the errors exceed, is noted
+_OUTSIDE, _OTHER_VALUE = "a value outside the interval", "another value"
 MARGIN = 2  # a carbonyl group raises RDKit's score by this, so both forms of a pyridone are likely
 
 # RDKit scores an imidic acid as it scores a hydroxypyridine, 2 below the form with the carbonyl
@@ -111,6 +113,7 @@ def form_notes(
 ) -> dict[Key, list[str]]:
     """Say what molecules get in other forms: ranges over isomers, tautomers with another answer.
 
+    That is another class, or a value that differs by more than half of the model's errors do.
     `molecules` are the molecules in the form in which they were read.
     """
     notes: dict[Key, list[str]] = {
@@ -119,20 +122,25 @@ def form_notes(
     }
     for key, tautomers in _of_tautomers(model, molecules).items():
         for before in predictions[key]:
-            sign = _sign(before, [(smiles, each[before.task]) for smiles, each in tautomers])
-            if sign.level == "caution":
-                notes[key].append(f"{sign.text} ({before.task}): {sign.structures[0]}")
+            answers = [(smiles, each[before.task]) for smiles, each in tautomers]
+            for level, what in ((before.level, _OUTSIDE), (USUAL, _OTHER_VALUE)):
+                sign = _sign(before.at(level), answers, what)
+                if sign.level == "caution":
+                    notes[key].append(f"{sign.text} ({before.task}): {sign.structures[0]}")
+                    break
     return notes
 
 
-def _sign(prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]]) -> Sign:
+def _sign(
+    prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]], outside: str = _OUTSIDE
+) -> Sign:
     """Compare the predictions of tautomers with that of the molecule."""
     for smiles, other in tautomers:
         if prediction.label is not None and other.label != prediction.label:
             text = f"a likely tautomer gets another class, {other}"
             return Sign(NAME, "caution", None, text, structures=(smiles,))
         if _outside(prediction, other):
-            text = f"a likely tautomer gets a value outside the interval, {other}"
+            text = f"a likely tautomer gets {outside}, {other}"
             return Sign(NAME, "caution", None, text, structures=(smiles,))
     tried = "a likely tautomer gets" if len(tautomers) == 1 else "likely tautomers get"
     result = "the same class" if prediction.label is not None else "a value in the interval"
