@@ -173,8 +173,8 @@ class Contrast(Result):
         """Return a table with one row per atom or pair of corresponding atoms.
 
         Its columns are part ("common", "changed in a" or "changed in b"), symbol, the two atom
-        numbers, the two relevances, and their difference. A cell is empty if the atom has no
-        counterpart.
+        numbers, the two relevances, their difference, and the SMILES of both molecules. A cell is
+        empty if the atom has no counterpart.
         """
         import pandas as pd
 
@@ -191,9 +191,8 @@ class Contrast(Result):
             rows.append(("changed in b", symbol, None, j, None, self.of_b[j], None))
         names = ["part", "symbol", "atom_a", "atom_b", "relevance_a", "relevance_b", "difference"]
         frame = pd.DataFrame(rows, columns=names)
-        return frame.astype(
-            {"atom_a": "Int64", "atom_b": "Int64"} | dict.fromkeys(names[4:], float)
-        )
+        kinds = {"atom_a": "Int64", "atom_b": "Int64"} | dict.fromkeys(names[4:], float)
+        return frame.astype(kinds).assign(smiles_a=self.a.smiles, smiles_b=self.b.smiles)
 
     def svg(
         self,

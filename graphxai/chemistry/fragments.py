@@ -150,7 +150,7 @@ class Fragments(Result, Sequence[Fragment]):
         The column per_atom is the relevance divided by the number of atoms, and atoms lists their
         indices, separated by spaces. Sampled Shapley values have their standard errors in a further
         column, `error`. With method "shares", the columns `without` and `without_measured` have the
-        output without the fragment.
+        output without the fragment. The last column, `molecule`, is the SMILES of the molecule.
         """
         import pandas as pd
 
@@ -162,6 +162,7 @@ class Fragments(Result, Sequence[Fragment]):
         columns = ["name", "smiles", "relevance", "per_atom", "atoms", "error"]
         columns += ["without", "without_measured"]
         frame = pd.DataFrame(rows, columns=columns).replace({"smiles": {"": None}})
+        frame["molecule"] = self.explanation.smiles
         return frame.dropna(axis=1, how="all") if len(frame) else frame
 
     def svg(

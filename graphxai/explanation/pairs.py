@@ -120,7 +120,8 @@ class Pairs(Result):
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per node pair and layer.
 
-        Its columns are layer, query, key, distance, bond type and relevance.
+        Its columns are layer, query, key, distance, bond type and relevance, and for a molecule its
+        SMILES.
         """
         import pandas as pd
 
@@ -129,7 +130,7 @@ class Pairs(Result):
         bonds = np.full((n, n), "", dtype=object)
         for (i, j), name in self._bonds().items():
             bonds[i, j] = bonds[j, i] = name
-        columns = {
+        columns: dict[str, Any] = {
             "layer": layer,
             "query": query,
             "key": key,
@@ -137,6 +138,8 @@ class Pairs(Result):
             "bond": bonds[query, key],
             "relevance": self.by_layer[layer, query + 1, key + 1],
         }
+        if self.explanation.smiles is not None:
+            columns["smiles"] = str(self.explanation.smiles)
         return pd.DataFrame(columns)
 
     def svg(self, *, count: int = 12, layer: int | None = None, **options: Any) -> str:
