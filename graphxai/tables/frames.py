@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rdkit import Chem
 
-from graphxai.datasets.molecule_reading import MoleculeError, shortened
+from graphxai.datasets.molecule_reading import MAX_CHARACTERS, MoleculeError, shortened
 from graphxai.datasets.tables.collections import column_values, structure_name
 from graphxai.datasets.tables.columns import named_column
 
 from .batches import ExplainBatch
-from .rows import chunk_size
+from .rows import chunk_size, own_cell
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +93,8 @@ class ExplainFrame:
             rows += [row_of.get(k) or _not_text(k, values[k]) for k in chunk]
         for k, row in enumerate(rows):
             row["row"] = None if numbers is None else numbers[k]
+            if isinstance(value := values[k], str) and len(value) <= MAX_CHARACTERS:
+                row["smiles"] = own_cell(value)
         columns = [
             pa.array([_cell(row.get(field.name), field.type) for row in rows], field.type)
             for field in self.schema

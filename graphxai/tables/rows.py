@@ -27,9 +27,11 @@ class TableRow(NamedTuple):
     """A row of a table.
 
     Attributes:
+        smiles: the structure, without the white space around it.
         name: the compound's name, or None if the table has no column for it.
         problem: why the row cannot be read, or "".
         others: the cells of the other columns, see `RowSource.others`.
+        cell: the structure as it stands in the table.
     """
 
     number: int
@@ -37,6 +39,7 @@ class TableRow(NamedTuple):
     name: str | None
     problem: str = ""
     others: tuple[str, ...] = ()
+    cell: str = ""
 
 
 Result: TypeAlias = tuple[TableRow, Any]
@@ -93,18 +96,19 @@ class RowSource:
     ) -> Iterator[list[TableRow]]:
         """Yield the rows, `size` or `CHUNK` at a time, except chunks with all rows in `skip`."""
         structures, named, others = self.table.structures.name, self.name_column, self.others
-        unchanged = others if named is None else (named, *others)
-        records = self.table.records((structures, *unchanged), unchanged)
+        columns = (structures, *(others if named is None else (named, *others)))
+        records = self.table.records(columns, columns)
         while chunk := list(islice(records, size or CHUNK)):
             if all(record.number in skip for record in chunk):
                 continue
             yield [
                 TableRow(
                     number,
-                    cells[structures],
+                    cells[structures].strip(),
                     None if named is None else cells[named],
                     problem,
                     tuple(cells[name] for name in others),
+                    cells[structures],
                 )
                 for number, cells, problem in chunk
             ]

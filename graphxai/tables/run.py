@@ -31,7 +31,7 @@ import numpy as np
 
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.method_names import DEFAULT_METHOD
-from graphxai.datasets.molecules import RejectedRow
+from graphxai.datasets.molecules import MAX_QUOTED, RejectedRow
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explainers.registry import Method
@@ -58,7 +58,7 @@ from .batches import (
     require_molecules,
 )
 from .files import CsvFormat, table_to_write, with_items
-from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells
+from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells, own_cell
 from .run_folder import open_run
 from .settings import FORMATS, ExplanationSettings, PredictionSettings, RowSettings
 
@@ -298,6 +298,8 @@ class _Outputs:
         others = other_cells(row, self.headings)
         results = {name: cell for name, cell in result.items() if name not in self.places}
         cells = others | results | {self.places[n]: result[n] for n in self.places if n in result}
+        if "reason" not in result or len(row.cell) <= MAX_QUOTED:
+            cells[self.places["smiles"]] = own_cell(row.cell)
         if "record" in cells:
             cells["record"] = with_items(cells["record"], others)
         return cells

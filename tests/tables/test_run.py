@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import math
 import os
@@ -24,7 +25,9 @@ from graphxai.explanation.files import one_line
 from graphxai.models.graphormer import StructureEncoding, save_checkpoint
 from graphxai.runtime.writing import exclusive_lock
 from graphxai.tables import batches
+from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded
+from graphxai.tables.frames import ExplainFrame
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.tables.settings import Pictures
 from toy import random_graphormer
@@ -205,6 +208,28 @@ def test_cells_of_the_user_come_back_as_they_were(model, tmp_path, suffix):
     rows = read_back.to_dict("records") if suffix == "parquet" else read_back
     assert [row["ID"] for row in rows] == list(OWN)
     assert [row["input note"] for row in rows] == list(OWN)  # predictions have a note of their own
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_structures_come_back_with_the_white_space_around_them(model, tmp_path, suffix):
+    """Of rows with a result and of rejected ones, alone, in workers and in frames as on Ray."""
+    good, bad = [" CCO ", "c1ccccc1O\t", "\xa0CC(C)=O", "CC\n"], [" C1CC "]
+    table, out, refused = tmp_path / "t.csv", tmp_path / f"p.{suffix}", io.StringIO()
+    with table.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["smiles"], *([cell] for cell in good + bad)])
+    predict_table(model, table, out, rejected=refused)
+    tabs = {"sep": "\t"} if suffix == "tsv" else {}
+    read_back = pd.read_parquet(out) if suffix == "parquet" else pd.read_csv(out, **tabs)
+    assert read_back.smiles.tolist() == good
+    assert [row["smiles"] for row in csv.DictReader(io.StringIO(refused.getvalue()))] == bad
+    rows: list[dict] = []
+    predict_table(model, table, rows, workers=2)
+    assert [row["smiles"] for row in rows] == good
+    explained(model, table, tmp_path / "run")
+    assert [row["smiles"] for row in read(tmp_path / "run" / "explanations.csv")] == good
+    assert [row["smiles"] for row in read(tmp_path / "run" / "rejected.csv")] == bad
+    frame = ExplainFrame(ExplainBatch(model), "smiles")(pd.DataFrame({"smiles": good + bad}))
+    assert frame.smiles.tolist() == good + bad
 
 
 def test_a_run_cut_within_a_cell_of_several_lines_equals_a_whole_one(model, tmp_path):
