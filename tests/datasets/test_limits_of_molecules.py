@@ -14,6 +14,7 @@ from torch import nn
 
 import graphxai as gx
 from graphxai.tables.batches import PredictBatch
+from kernels import rows_stand_alone
 from ogb_folders import BACE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +107,8 @@ def racemates():
     of_images = answers(ETHYLAMINES, "bace")
     assert answers(racemic, "bace") == pytest.approx([np.mean(of_images)] * 2, abs=1e-5)
     assert len(set(of_images)) == 2
-    assert len(set(answers([*racemic, *ETHYLAMINES], "solubility"))) == 1
+    of_both = answers([*racemic, *ETHYLAMINES], "solubility")
+    assert len(set(of_both)) == 1 if rows_stand_alone() else np.ptp(of_both) < 1e-6
     for drawn in (racemic[0], "C[C@H](N)[C@H](O)c1ccccc1 |&1:1,3|"):
         assert "the mean over its 2 isomers; they get" in read(drawn, "bace")[1]
 
