@@ -28,10 +28,18 @@ from .as_given import CENTRE_OPEN, ISOMER_STANDS
 
 ISOTOPE_UNSEEN = "isotope not seen by the model"
 HYDROGENS_IMPLICIT = "hydrogens made implicit"
+GEOMETRY_UNSEEN = "geometry at a metal not seen by the model"
 MOST_GROUPS = 4  # of centres, of which all 16 isomers are compared; of more, 16 are drawn
 
-# An isotope, a hydrogen, an atom number or the number of a ring, or an extension like `|w:3.2|`
-_LABELLED = re.compile(r"\[(?:\d|H\]|#1\b)|:\d|\|")
+# An isotope, a hydrogen, an atom number or the number of a ring, an extension like `|w:3.2|`, or a
+# geometry like `@SP1`
+_LABELLED = re.compile(r"\[(?:\d|H\]|#1\b)|:\d|\||@[A-Z]{2}\d")
+# OGB has one code for all others, which no training compound has: RDKit finds them in coordinates.
+_TETRAHEDRAL = (
+    Chem.ChiralType.CHI_UNSPECIFIED,
+    Chem.ChiralType.CHI_TETRAHEDRAL_CW,
+    Chem.ChiralType.CHI_TETRAHEDRAL_CCW,
+)
 _NUMBER = "_number given"  # a property of atoms
 _UNDEFINED = (Chem.BondDir.EITHERDOUBLE, Chem.BondDir.UNKNOWN)
 
@@ -245,11 +253,19 @@ def canonical_smiles(molecule: str | Chem.Mol) -> str:
         molecule: a SMILES that RDKit can read, or a sanitised molecule.
     """
     with one_perception(), rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
-        if not isinstance(molecule, str) or is_labelled(molecule):
-            with suppress(ValueError):
-                return canonical_form(mol).smiles
+        if isinstance(molecule, str) and not is_labelled(molecule):
+            return str(Chem.MolToSmiles(Chem.MolFromSmiles(molecule)))
+        mol = with_hydrogens_in(molecule) if isinstance(molecule, str) else molecule
+        with suppress(ValueError):
+            return canonical_form(mol).smiles
         return str(Chem.MolToSmiles(mol))
+
+
+def with_hydrogens_in(smiles: str) -> Chem.Mol:
+    """Read a SMILES, and keep the hydrogens that are atoms in it, see `without_hydrogens`."""
+    as_atoms = Chem.SmilesParserParams()
+    as_atoms.removeHs = False  # type: ignore[assignment]
+    return Chem.MolFromSmiles(smiles, as_atoms)
 
 
 def without_labels(mol: Chem.Mol) -> Chem.Mol:
@@ -280,13 +296,16 @@ def _labelled_atom() -> Chem.Mol:
 def _without_labels(mol: Chem.Mol) -> tuple[Chem.Mol, tuple[str, ...]]:
     """Return a copy without what no feature tells apart, and what a user should know of it."""
     copy = Chem.RWMol(mol)
-    has_isotopes = has_hydrogens = False
+    has_isotopes = has_hydrogens = has_geometry = False
     for atom in copy.GetAtoms():
         number = atom.GetAtomicNum()
         has_hydrogens = has_hydrogens or number == 1
         if atom.GetIsotope():
             has_isotopes = has_isotopes or number > 0  # that of a dummy atom is a label
             atom.SetIsotope(0)
+        if atom.GetChiralTag() not in _TETRAHEDRAL:
+            has_geometry = True
+            atom.SetChiralTag(Chem.ChiralType.CHI_UNSPECIFIED)
         atom.SetAtomMapNum(0)
         atom.SetIntProp(_NUMBER, atom.GetIdx())
     for bond in copy.GetBonds():
@@ -306,8 +325,8 @@ def _without_labels(mol: Chem.Mol) -> tuple[Chem.Mol, tuple[str, ...]]:
                 for beside in other.GetBonds():
                     beside.SetStereo(Chem.BondStereo.STEREONONE)
     of_groups = _resolve_groups(copy) if mol.GetStereoGroups() else []
-    bare = Chem.RemoveHs(copy) if has_hydrogens else copy.GetMol()
-    changes = [*of_groups, ISOTOPE_UNSEEN] if has_isotopes else of_groups
+    bare = without_hydrogens(copy) if has_hydrogens else copy.GetMol()
+    changes = [*of_groups, *[ISOTOPE_UNSEEN] * has_isotopes, *[GEOMETRY_UNSEEN] * has_geometry]
     if bare.GetNumAtoms() < mol.GetNumAtoms() and not has_isotopes:
         changes.append(HYDROGENS_IMPLICIT)
     return bare, tuple(changes)
@@ -335,6 +354,17 @@ def _resolve_groups(mol: Chem.RWMol) -> list[str]:
     for atom in mol.GetAtoms():
         atom.SetChiralTag(first.GetAtomWithIdx(atom.GetIdx()).GetChiralTag())
     return [CENTRE_OPEN] * bool(single) + [ISOMER_STANDS] * bool(several)
+
+
+def without_hydrogens(mol: Chem.Mol) -> Chem.Mol:
+    """Return a molecule without its explicit hydrogens, except those that RDKit keeps.
+
+    RDKit keeps the configurations of double bonds, but not always the directions of the bonds
+    beside them, which it writes: `[H]/C1=C/CC/C=C/CC/C([H])=C\\CC1` loses one configuration.
+    """
+    bare = Chem.RemoveHs(mol)
+    perceive(bare)
+    return bare
 
 
 def undrawn_centres(mol: Chem.Mol) -> list[int]:

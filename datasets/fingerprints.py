@@ -123,8 +123,7 @@ def _order_of_torsions(mol: Chem.Mol) -> list[int]:
     """
     if all(len(ring) > 3 for ring in mol.GetRingInfo().AtomRings()):
         return []
-    with one_perception():
-        return order_in_smiles(mol)
+    return order_in_smiles(mol)
 
 
 def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:
@@ -157,6 +156,7 @@ def similarity(a: Counts, b: Counts) -> Kernel:
     return total / np.float32(len(a))
 
 
+@one_perception()  # on which counts with chirality depend
 def structure_occurrences(
     mol: Chem.Mol,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -193,6 +193,7 @@ def structure_occurrences(
     return np.array(columns), np.array(sizes), np.array(atoms)
 
 
+@one_perception()
 def _counts(generators: Sequence[Any], molecules: Molecules) -> NDArray[np.uint16]:
     """Return the counts of each generator for each molecule, (generators, n, 4096)."""
     counts = np.empty((len(generators), len(molecules), COUNTS), dtype=np.uint16)

@@ -155,6 +155,12 @@ def sdf_record(
     from rdkit import Chem
 
     mol = Chem.Mol(mol) if mol.GetNumConformers() else laid_out(mol)
+    for place in Chem.FindPotentialStereo(mol):
+        if (
+            place.type == Chem.StereoType.Bond_Double
+            and place.specified == Chem.StereoSpecified.Unspecified
+        ):  # else beside a defined one, it is read as it is drawn
+            mol.GetBondWithIdx(place.centeredOn).SetStereo(Chem.BondStereo.STEREOANY)
     for name in mol.GetPropNames():
         mol.ClearProp(name)
     if title:

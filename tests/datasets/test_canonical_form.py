@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+import torch
 from rdkit import Chem
 from rdkit.Chem import EnumerateStereoisomers
 from torch import nn
@@ -15,11 +16,14 @@ from torch_geometric.nn import global_add_pool
 from ways import WAYS, coming_perception, in_own_files
 
 import graphxai as gx
+from graphxai.cli import main as cli
 from graphxai.cli.arguments import show_table
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_in_order
+from graphxai.datasets.fingerprints import structure_occurrences
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table
 from graphxai.explainers import get_explainer
+from graphxai.explanation.files import sdf_record
 from graphxai.models.graphormer import Graphormer
 from graphxai.tables.batches import PredictBatch
 from graphxai.tables.drawing import drawing
@@ -61,6 +65,66 @@ def predictions(model, given) -> np.ndarray:
             for row in rows
         ]
     )
+
+
+ILOPROST = "CC#CCC(C)[C@H](O)/C=C/[C@@H]1[C@H]2c3cccc(CCCC(=O)O)c3O[C@H]2C[C@H]1O"  # an analogue
+
+
+def test_a_double_bond_beside_a_wedge_of_an_extension_keeps_its_configuration():
+    given = WAYS["CXSMILES"](Chem.MolFromSmiles(ILOPROST))
+    assert "wU:" in given
+    assert canonical_smiles(Chem.MolFromSmiles(given)) != ILOPROST  # which RDKit reads
+    read = molecule_graph(given, canonical=True)
+    assert canonical_smiles(read.read) == ILOPROST
+    assert read.mol.GetNumConformers() == 1
+
+
+@pytest.mark.parametrize("metal", ["[Pt@SP1]", "[Pt@SP2]", "[Pt]"])
+def test_the_geometry_at_a_metal_is_set_aside_with_a_note(metal):
+    """No training compound has its code, and RDKit finds a geometry in any coordinates."""
+    drawn = f"N{metal}(N)(Cl)Cl"
+    graph, plain = (molecule_graph(each, canonical=True) for each in (drawn, "N[Pt](N)(Cl)Cl"))
+    assert torch.equal(graph.x, plain.x)
+    noted = graph.as_given.changes if graph.get("as_given") else ()
+    assert noted == (("geometry at a metal not seen by the model",) if "@" in metal else ())
+
+
+BESIDE_DEFINED = "C(/C=C/c1ccccc1)=NCCCCCCN=C/C=C/c1ccccc1"  # two imines without configuration
+IVERMECTIN = (  # an analogue
+    "CO[C@H]1C[C@H](OC2/C(C)=C/C[C@@H]3C[C@@H](C[C@]4(C=C[C@H](C)[C@@H](C5CCCCC5)O4)O3)OC(=O)"
+    "[C@@H]3C=C(C)[C@@H](O)[C@H]4OC/C(=C\\C=C\\[C@@H]2C)[C@]43O)O[C@@H](C)C1O"
+)
+
+
+def test_a_record_of_an_sd_file_has_no_configuration_that_was_not_drawn():
+    record = sdf_record(Chem.MolFromSmiles(BESIDE_DEFINED), None, properties={})
+    assert canonical_smiles(Chem.MolFromMolBlock(record)) == canonical_smiles(BESIDE_DEFINED)
+
+
+def test_counts_with_chirality_do_not_depend_on_the_mode_of_perception():
+    mol = canonical_form(Chem.MolFromSmiles(IVERMECTIN)).mol
+    expected = structure_occurrences(mol)
+    with coming_perception():
+        for ours, own in zip(structure_occurrences(mol), expected, strict=True):
+            np.testing.assert_array_equal(ours, own)
+
+
+RINGS = ["C1=C\\CC/C=C/CC/C=C\\CC/1", "O=C1CC/C=C\\CCCCCCCCCC1"]
+
+
+@pytest.mark.parametrize("ring", RINGS)
+@pytest.mark.parametrize(
+    "way", ["deuterium and tritium", "explicit hydrogens", "SMILES with hydrogens"]
+)
+def test_a_double_bond_of_a_ring_keeps_its_configuration_without_hydrogens(way, ring):
+    """RDKit removes hydrogens beside directions of bonds that it does not turn around."""
+    given = WAYS[way](Chem.MolFromSmiles(ring))
+    graph = molecule_graph(given, canonical=True)
+    assert canonical_smiles(given) == canonical_smiles(graph.read) == ring
+    features = (graph.edge_attr[:, 1].bincount(), graph.x.sum(0))
+    of_ring = molecule_graph(ring, canonical=True)
+    expected = (of_ring.edge_attr[:, 1].bincount(), of_ring.x.sum(0))
+    assert all(map(torch.equal, features, expected))
 
 
 @pytest.fixture(scope="module")
@@ -270,16 +334,37 @@ def test_a_file_of_an_explanation_is_read_again_to_the_same_answer(tmp_path, suf
     explanation = gx.explain(model, drawn)
     explanations = gx.explain(model, [drawn])
     path = explanations.save(tmp_path / f"e{suffix}")
-    if suffix in (".smi", ".sdf"):
-        assert np.abs(predictions(model, path) - expected).max() < 1e-4
-    elif suffix == ".json":
+    if suffix == ".json":
         read = json.loads(explanation.save(path).read_text())
         assert np.abs(predictions(model, [read["smiles"]]) - expected).max() < 1e-4
-    else:
+        return
+    assert np.abs(predictions(model, path) - expected).max() < 1e-4
+    if suffix in (".csv", ".parquet"):
+        assert len(predictions(model, path)) == len(explanation.relevance)  # a row per atom
         out = tmp_path / f"table{suffix}"
         (tmp_path / "t.csv").write_text(f'smiles\n"{drawn}"\n')
         predict_table(model, tmp_path / "t.csv", out)
         assert np.abs(predictions(model, out) - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_every_table_of_a_result_has_its_molecules(tmp_path, suffix):
+    """By columns whose cells are read again to the same answer."""
+    model, drawn = gx.load("blood-brain-barrier"), GROUPED[1]
+    other = drawn.replace("Cl", "F", 1) if "Cl" in drawn else "C[C@H](N)c1ccccc1 |&1:1|"
+    explanation = gx.explain(model, drawn)
+    tables = {
+        ("smiles",): gx.pairs(model, drawn),
+        ("molecule",): gx.fragments(explanation),
+        ("smiles_a", "smiles_b"): gx.contrast(model, drawn, other),
+    }
+    for columns, result in tables.items():
+        path = result.save(tmp_path / f"{columns[0]}{suffix}")
+        for column, molecule in zip(columns, (drawn, other), strict=False):
+            texts = [record.cells[column] for record in open_table(path, column).records()]
+            assert len(set(texts)) == 1
+            expected = predictions(model, [molecule])
+            np.testing.assert_allclose(predictions(model, texts[:1]), expected, atol=1e-4)
 
 
 def test_every_file_of_a_run_is_read_again_to_the_same_answers(tmp_path):
@@ -339,3 +424,19 @@ def test_rows_say_what_isomers_and_likely_tautomers_get_if_that_is_wanted():
     other = row["note"].rpartition(": ")[2]
     (of_other, _), (before, _) = (gx.predict(model, s).values() for s in (other, diazepinone))
     assert of_other.label != before.label
+
+
+@pytest.mark.parametrize("drawn", ["O=c1cccc[nH]1", "Oc1ccccn1"])
+def test_a_row_notes_a_tautomer_of_another_value_within_the_interval(drawn, capsys):
+    """2-Pyridone and 2-hydroxypyridine differ by more than half of the model's errors do."""
+    model, task = gx.load("lipophilicity"), "log D at pH 7.4"
+    (row,) = PredictBatch(model, forms=True)([drawn], [1])
+    other = row["note"].rpartition(": ")[2]
+    before, of_other = (gx.predict(model, each)[task] for each in (drawn, other))
+    low, high = before.interval
+    assert low < of_other.value < high
+    assert row["note"] == f"a likely tautomer gets another value, {of_other} ({task}): {other}"
+    cli.app(["predict", drawn, "--model", "lipophilicity"], standalone_mode=False)
+    assert row["note"] in capsys.readouterr().out
+    (plain,) = PredictBatch(model, forms=True)(["CCO"], [1])
+    assert not plain["note"]

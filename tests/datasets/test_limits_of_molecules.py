@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kernels import rows_stand_alone
 from rdkit import Chem, rdBase
 from rdkit.Chem.MolStandardize import rdMolStandardize
 from torch import nn
 
 import graphxai as gx
 from graphxai.tables.batches import PredictBatch
-from kernels import rows_stand_alone
 from ogb_folders import BACE
 
 ROOT = Path(__file__).resolve().parents[2]
