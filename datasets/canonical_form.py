@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import compress, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,10 @@ _TETRAHEDRAL = (
     Chem.ChiralType.CHI_TETRAHEDRAL_CW,
     Chem.ChiralType.CHI_TETRAHEDRAL_CCW,
 )
+# Hydrogens that are atoms, and in an extension such as |(0,0,;1.3,.7,),wD:1.2,&1:1| its drawing
+_HYDROGEN = re.compile(r"\[(?:\d*H\]|#1\b)")
+_COORDINATES = re.compile(r"\|\([^)|]*\),?")
+_WEDGES = re.compile(r"w[UD]:\d+\.\d+(?:,\d+\.\d+)*,?")
 _NUMBER = "_number given"  # a property of atoms
 _UNDEFINED = (Chem.BondDir.EITHERDOUBLE, Chem.BondDir.UNKNOWN)
 
@@ -255,17 +259,30 @@ def canonical_smiles(molecule: str | Chem.Mol) -> str:
     with one_perception(), rdBase.BlockLogs():
         if isinstance(molecule, str) and not is_labelled(molecule):
             return str(Chem.MolToSmiles(Chem.MolFromSmiles(molecule)))
-        mol = with_hydrogens_in(molecule) if isinstance(molecule, str) else molecule
+        mol: Any = read_smiles(molecule) if isinstance(molecule, str) else molecule
         with suppress(ValueError):
             return canonical_form(mol).smiles
         return str(Chem.MolToSmiles(mol))
 
 
-def with_hydrogens_in(smiles: str) -> Chem.Mol:
-    """Read a SMILES, and keep the hydrogens that are atoms in it, see `without_hydrogens`."""
-    as_atoms = Chem.SmilesParserParams()
-    as_atoms.removeHs = False  # type: ignore[assignment]
-    return Chem.MolFromSmiles(smiles, as_atoms)
+def read_smiles(smiles: str) -> Chem.Mol | None:
+    """Read a SMILES as `Chem.MolFromSmiles` does, without the configurations that RDKit loses.
+
+    RDKit removes a hydrogen beside a direction of a bond without turning that around, so that
+    `[H]/C1=C/CC/C=C/CC/C([H])=C\\CC1` loses one. From wedges and coordinates of an extension it
+    perceives all anew, and loses a double bond beside a wedge; but the SMILES itself has them all.
+    """
+    mol = Chem.MolFromSmiles(smiles)
+    if mol is None:
+        return mol
+    if _HYDROGEN.search(smiles):
+        as_atoms = Chem.SmilesParserParams()
+        as_atoms.removeHs = False  # type: ignore[assignment]
+        return without_hydrogens(Chem.MolFromSmiles(smiles, as_atoms))
+    if _WEDGES.search(smiles):
+        bare = Chem.MolFromSmiles(_WEDGES.sub("", _COORDINATES.sub("|", smiles)))
+        return mol if bare is None else with_coordinates(bare, mol, range(mol.GetNumAtoms()))
+    return mol
 
 
 def without_labels(mol: Chem.Mol) -> Chem.Mol:
@@ -357,69 +374,13 @@ def _resolve_groups(mol: Chem.RWMol) -> list[str]:
 
 
 def without_hydrogens(mol: Chem.Mol) -> Chem.Mol:
-    """Return a molecule without its explicit hydrogens, except those that RDKit keeps.
-
-    RDKit keeps the configurations of double bonds, but not always the directions of the bonds
-    beside them, which it writes: `[H]/C1=C/CC/C=C/CC/C([H])=C\\CC1` loses one configuration.
-    """
+    """Return a molecule without its explicit hydrogens, except those that RDKit keeps."""
     bare = Chem.RemoveHs(mol)
     perceive(bare)
     return bare
-
-
-def undrawn_centres(mol: Chem.Mol) -> list[int]:
-    """Return the tetrahedral centres without a drawn configuration."""
-    return [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Atom_Tetrahedral
-        and place.specified == Chem.StereoSpecified.Unspecified
-    ]
-
-
-def isomers_in_order(
-    form: Chem.Mol, given: Chem.Mol, undrawn: Sequence[int]
-) -> tuple[list[Chem.Mol], str]:
-    """Return the isomers that a molecule stands for, and how many, as text; [] for a single one.
-
-    Each has its atoms and bonds in the order of the form. Every choice of configurations counts
-    alike, so a meso form comes twice. Of more than `MOST_GROUPS` groups and centres, these are a
-    sample.
-
-    Args:
-        form: the canonical form of a molecule.
-        given: the same atoms, whose groups & and o stand for several isomers.
-        undrawn: centres without a drawn configuration that do so, too.
-    """
-    if not undrawn and not given.GetStereoGroups():
-        return [], ""
-    bare = Chem.RWMol(with_groups_of(given, form, range(form.GetNumAtoms())))
-    groups = [atoms for _, atoms in relative_groups(bare)]
-    bare.SetStereoGroups([])
-    for index in undrawn:
-        if [index] not in groups:
-            groups.append([index])
-            bare.GetAtomWithIdx(index).SetChiralTag(Chem.CHI_TETRAHEDRAL_CW)
-    if not groups:
-        return [], ""
-    place = {atom: k for k, atom in enumerate(order_in_smiles(form))}  # however it is written
-    groups.sort(key=lambda group: sorted(place[atom] for atom in group))
-    with one_perception():
-        isomers = [chosen_isomer(bare, groups, choice) for choice in choices(len(groups))]
-    names = {Chem.MolToSmiles(isomer) for isomer in isomers}
-    total, sampled = 2 ** len(groups), len(groups) > MOST_GROUPS
-    of = f"a sample of {len(names)} of its {total}" if sampled else f"its {len(names)}"
-    return (isomers, of) if len(names) > 1 else ([], "")
 
 
 def mirror_image(mol: Chem.Mol) -> Chem.Mol:
     """Return the mirror image of a molecule."""
     with one_perception():
         return chosen_isomer(mol, [range(mol.GetNumAtoms())], [True])
-
-
-def has_undrawn_centres(smiles: str) -> bool:
-    """Return whether RDKit reads a SMILES as a molecule with such centres."""
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-    return mol is not None and bool(undrawn_centres(mol))

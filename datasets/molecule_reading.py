@@ -22,11 +22,10 @@ from .canonical_form import (
     one_perception,
     order_in_smiles,
     perceive,
+    read_smiles,
     smiles_with_groups,
     with_coordinates,
     with_groups_of,
-    with_hydrogens_in,
-    without_hydrogens,
 )
 from .standardise import may_change, parent_of
 from .tautomer_form import has_moving_protons
@@ -45,12 +44,6 @@ AS_WRITTEN.parseName = False  # type: ignore[assignment]
 
 # Text after the SMILES, reactions and dative bonds, and explicit hydrogen atoms (to be removed).
 _NOT_PLAIN = re.compile(r"[\s>]|\[\d*(?:H|#1)")
-
-# In an extension, such as |(0,0,;1.3,.7,),wD:1.2,&1:1|
-_COORDINATES = re.compile(r"\|\([^)|]*\),?")
-_WEDGES = re.compile(r"w[UD]:\d+\.\d+(?:,\d+\.\d+)*,?")
-
-_HYDROGEN = re.compile(r"\[(?:H\]|#1\b)")
 
 # Read as an atom with its own features, unlike the hydrogen that it stands for.
 _HEAVY_HYDROGEN = re.compile(r"\[0*[23](?:H|#1\b)")
@@ -296,18 +289,6 @@ def _read(molecule: str | Chem.Mol, max_atoms: int, canonical: bool) -> ReadMole
     return ReadMolecule(mol, text, is_given, None, mol)
 
 
-def _without_wedges(drawn: Chem.Mol, text: str) -> Chem.Mol:
-    """Return the molecule of a SMILES with wedges, whose configurations are those of the SMILES.
-
-    From wedges and coordinates RDKit perceives all of them anew, and loses a double bond beside a
-    wedge. But the SMILES says them all.
-    """
-    if _WEDGES.search(text) is None:
-        return drawn
-    mol = Chem.MolFromSmiles(_WEDGES.sub("", _COORDINATES.sub("|", text)))
-    return drawn if mol is None else with_coordinates(mol, drawn, range(mol.GetNumAtoms()))
-
-
 def _require_size(text: str, size: int, max_atoms: int) -> None:
     if size > max_atoms:
         raise MoleculeError(
@@ -354,11 +335,9 @@ def _parse(smiles: str, max_atoms: int, canonical: bool) -> Chem.Mol:
     if raw is not None:
         # before the rings are found, which takes minutes for the largest
         _require_size(text, sum(a.GetAtomicNum() != 1 for a in raw.GetAtoms()), max_atoms)
-        mol = Chem.MolFromSmiles(text)
-        if mol is not None and canonical and _HYDROGEN.search(head):
-            return without_hydrogens(with_hydrogens_in(text))
+        mol = read_smiles(text) if canonical else Chem.MolFromSmiles(text)
         if mol is not None:
-            return _without_wedges(mol, text) if canonical else mol
+            return mol
     reason = _syntax_problem(text) if raw is None else _chemistry_problem(raw)
     raise MoleculeError(f"{_shown(text)} cannot be read: {reason}. Correct it or remove it.")
 

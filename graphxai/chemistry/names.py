@@ -10,6 +10,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import Atom, Mol
 from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
+from graphxai.datasets.canonical_form import read_smiles
 from graphxai.runtime.reading import packaged_rows
 
 from .ring_system_names import ring_name, ring_system_name
@@ -20,7 +21,7 @@ OXIDES = {1: " oxide", 2: " dioxide"}  # of the sulfur of a ring, by its number 
 def quietly_read(smiles: str) -> Mol | None:
     """Return the molecule of a SMILES, or None without a word of RDKit's if it cannot read it."""
     with rdBase.BlockLogs():
-        return Chem.MolFromSmiles(smiles)
+        return read_smiles(smiles)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -9,7 +9,7 @@ import graphxai as gx
 from graphxai.chemistry.search.counterfactuals import search
 from graphxai.chemistry.search.neighbours import exchanged, fragments_for
 from graphxai.chemistry.search.transformations import transformed
-from graphxai.datasets.canonical_form import undrawn_centres
+from graphxai.datasets.features import undrawn_centres
 
 VERUBECESTAT = "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
 RING = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1ccccc1")

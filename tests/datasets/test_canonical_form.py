@@ -18,7 +18,8 @@ from ways import WAYS, coming_perception, in_own_files
 import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.cli.arguments import show_table
-from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, isomers_in_order
+from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
+from graphxai.datasets.features import isomers_in_order
 from graphxai.datasets.fingerprints import structure_occurrences
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table

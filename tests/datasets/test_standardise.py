@@ -7,6 +7,7 @@ from rdkit import Chem
 from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
 import graphxai as gx
+from graphxai.datasets import tautomer_form
 from graphxai.datasets.as_given import MixtureError
 from graphxai.datasets.molecules import molecule_graph, molecules_to_data
 from graphxai.datasets.standardise import may_change, parent_of
@@ -279,6 +280,15 @@ def test_a_form_of_the_indazole_keeps_the_sextet_of_its_benzo_ring():
     assert Chem.MolToSmiles(one_proton_form(Chem.MolFromSmiles("c1ccc2n[nH]cc2c1"))) == (
         Chem.CanonSmiles("c1ccc2[nH]ncc2c1")
     )
+
+
+def test_a_proton_is_not_moved_back(monkeypatch):
+    """A form with its proton back in place is known without that RDKit sanitises it."""
+    sanitised = []
+    count = tautomer_form._sanitised
+    monkeypatch.setattr(tautomer_form, "_sanitised", lambda mol: sanitised.append(1) or count(mol))
+    assert one_proton_form(Chem.MolFromSmiles("Cc1c[nH]cn1")).GetNumAtoms() == 6
+    assert len(sanitised) == 1
 
 
 def test_theophylline_has_one_answer_however_its_proton_is_drawn():
