@@ -169,9 +169,9 @@ def table(count: int = COMPOUNDS, rows_each: int = IN_COMPANY, kept: Path | None
             "",
             f"{len(mols)} test compounds, and all bundled models that read molecules:"
             f" {', '.join(MODELS)}. Probabilities are those of the last class. An infinite change"
-            " is a refusal. In mol blocks RDKit writes a double bond without configuration, beside a"
-            " defined one, as it happens to be drawn, and reads the diene of a macrolide in another"
-            " configuration than it has. Made by `python benchmarks/ways.py`.",
+            " is a refusal. In mol blocks, RDKit writes a double bond without configuration beside"
+            " a defined one as it happens to be drawn, and reads the diene of a macrolide in"
+            " another configuration than it has. Made by `python benchmarks/ways.py`.",
             "",
             f"No answer changes by more than {most:.6f} with {', '.join(unchanged)}; in brackets"
             " the number of compounds where not all can be written so.",

@@ -169,9 +169,9 @@ class Explanation(ExplainedGraph, Result):
 
         Its columns are symbol (for molecules), relevance, spread (if there is one), contested
         (whether the models of an ensemble disagree on the sign), agreement (how many share it), the
-        parts by feature, given_atom (the number of the atom in the molecule given, if its parent
-        was explained), and smiles (of the molecule that was explained), by which a file of the
-        table is read again.
+        parts by feature, smiles (of the molecule that was explained), by which a file of the table
+        is read again, and given_atom (the number of the atom in the molecule given, if its parent
+        was explained).
         """
         import pandas as pd
 
@@ -188,10 +188,10 @@ class Explanation(ExplainedGraph, Result):
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
             frame = pd.concat([frame, parts], axis=1)
-        if self.as_given is not None:
-            frame["given_atom"] = list(self.as_given.atoms)
         if molecule is not None:
             frame["smiles"] = str(self.smiles)
+        if self.as_given is not None:
+            frame["given_atom"] = list(self.as_given.atoms)
         frame.index.name = "atom" if molecule is not None else "node"
         return frame
 

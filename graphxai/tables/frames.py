@@ -94,7 +94,8 @@ class ExplainFrame:
         for k, row in enumerate(rows):
             row["row"] = None if numbers is None else numbers[k]
             if isinstance(value := values[k], str) and len(value) <= MAX_CHARACTERS:
-                row["smiles"] = own_cell(value)
+                encoded = value.encode(errors="replace")  # Arrow has no half of a character
+                row["smiles"] = own_cell(encoded.decode())
         columns = [
             pa.array([_cell(row.get(field.name), field.type) for row in rows], field.type)
             for field in self.schema
