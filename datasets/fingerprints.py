@@ -60,14 +60,15 @@ class BitTable:
     def __init__(self, packed: NDArray[np.uint8]) -> None:
         bits = np.unpackbits(packed, axis=1, bitorder="little")
         self._has_bit = np.ascontiguousarray(bits.T)  # (bits, n)
-        self._num_bits = self._has_bit.sum(0, dtype=np.int64)  # (n,)
+        self._num_bits = self._has_bit.sum(0, dtype=np.float64)  # (n,)
 
     def similarities(self, bits: ExplicitBitVect) -> NDArray[np.float64]:
         """Return the Tanimoto similarity (n,) of a fingerprint to that of each molecule."""
-        on = list(bits.GetOnBits())
+        on = np.flatnonzero(np.unpackbits(packed_bits([bits]), bitorder="little"))
         count = np.uint8 if len(on) < 256 else np.uint16
-        common = self._has_bit[on].sum(0, dtype=count).astype(np.int64)
-        return np.asarray(common / (self._num_bits + len(on) - common))
+        common = self._has_bit[on].sum(0, dtype=count).astype(np.float64)
+        total = self._num_bits + len(on)
+        return np.divide(common, np.subtract(total, common, out=total), out=total)
 
 
 def ecfp4(molecules: Molecules) -> FloatArray:

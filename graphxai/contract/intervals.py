@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -86,19 +87,26 @@ class Conformal:
         measured in it. At a low level only clear classes remain. For an odd molecule there may be
         none.
         """
-        with np.errstate(divide="ignore"):  # a probability may round to 0
-            values = np.log([*probabilities.values()]).tolist()
-        logits = dict(zip(probabilities, values, strict=True))
+        shares = [*probabilities.values()]
+        with np.errstate(divide="ignore") if 0 in shares else nullcontext():  # one may round to 0
+            logits = np.log(shares).tolist()
         difficulty = self.difficulty(similarity)
-        margins = {
-            name: max(other for key, other in logits.items() if key != name) - logit
-            for name, logit in logits.items()
-        }
-        return tuple(
-            name
-            for name, margin in margins.items()
-            if margin / difficulty <= self._quantile(name, level)
-        )
+        fitting = []
+        for k, (name, logit) in enumerate(zip(probabilities, logits, strict=True)):
+            margin = max(logits[:k] + logits[k + 1 :]) - logit
+            if margin / difficulty <= self._score(name, level):
+                fitting.append(name)
+        return tuple(fitting)
+
+    def _score(self, name: str, level: float) -> float:
+        """Return the score of a class as `_quantile` does, which is computed once."""
+        if (name, level) not in self._scores:
+            self._scores[name, level] = self._quantile(name, level)
+        return self._scores[name, level]
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, float], float]:
+        return {}
 
     def _quantile(self, name: str, level: float, near: float | None = None) -> float:
         """Return the score that a share `level` of new molecules does not exceed.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
@@ -70,7 +71,7 @@ class TaskSet:
         """The number of output columns of all tasks together."""
         return sum(task.num_outputs for task in self.tasks)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[slice, ...]:
         """The output columns of each task."""
         sizes = [task.num_outputs for task in self.tasks]

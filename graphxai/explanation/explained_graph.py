@@ -109,7 +109,7 @@ class ExplainedGraph:
     def __post_init__(self) -> None:
         arrays = [a for a in (self.relevance, self.features, self.spread) if a is not None]
         arrays += [*self.relevance_of.values(), *self.features_of.values()]
-        figures = [self.output, *(self.ledger.to_dict().values() if self.ledger else ())]
+        figures = [self.output, *(self.ledger.figures if self.ledger else ())]
         if not (all(map(math.isfinite, figures)) and all(np.isfinite(a).all() for a in arrays)):
             raise NotFiniteError(
                 f"{self.title} gives {self.smiles or f'a graph of {len(self)} nodes'} relevance"

@@ -103,6 +103,14 @@ class Ledger:
         """What passes along no edge, such as by the nodes' own paths, self loops and biases."""
         return None if self.along_edges is None else self.output - self.along_edges
 
+    @property
+    def figures(self) -> list[float]:
+        """All figures without their names, and without those that are None."""
+        values: list[float | None] = [self.change, self.unexplained, self.not_along_edges]
+        for value in vars(self).values():
+            values += value.values() if isinstance(value, dict) else (value,)
+        return [value for value in values if value is not None]
+
     def to_dict(self) -> dict[str, float]:
         """Return all figures by name, without those that are None.
 

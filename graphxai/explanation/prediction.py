@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -202,9 +203,7 @@ class Prediction:
         """
         classes = self.classes
         within = self.interval or () if classes is None else (" or ".join(classes),)
-        names = property_columns(
-            self.task, self.unit, tuple(self.probabilities), has_range=bool(within)
-        )
+        names = _column_names(self.task, self.unit, tuple(self.probabilities), bool(within))
         predicted = self.value if self.label is None else self.label
         values = (predicted, *self.probabilities.values(), *within)
         return dict(zip(names, values, strict=True))
@@ -296,6 +295,13 @@ def property_columns(
     elif has_range:
         columns |= {with_unit(f"{name}_{end}", unit): float for end in ("low", "high")}
     return columns
+
+
+@lru_cache(maxsize=1 << 10)  # every row of a table asks for the same
+def _column_names(
+    name: str, unit: str, classes: tuple[str, ...], has_range: bool
+) -> tuple[str, ...]:
+    return tuple(property_columns(name, unit, classes, has_range=has_range))
 
 
 def _nearness_cells(prediction: Prediction, columns: tuple[str, str]) -> dict[str, Any]:

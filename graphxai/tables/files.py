@@ -67,12 +67,15 @@ class CsvFormat:
     def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
         with io.StringIO() as text:
             options: Any = {"delimiter": self.dialect.separator, "lineterminator": "\n"}
-            plain = csv.DictWriter(text, list(self.columns), **options)
+            plain = csv.writer(text, **options)
             # Python's writer leaves a carriage return outside quotes
-            quoted = csv.DictWriter(text, list(self.columns), quoting=csv.QUOTE_ALL, **options)
+            quoted = csv.writer(text, quoting=csv.QUOTE_ALL, **options)
             for record in records:
-                has_return = any(isinstance(c, str) and "\r" in c for c in record.values())
-                (quoted if has_return else plain).writerow(record)
+                if unknown := record.keys() - self.columns.keys():
+                    raise ValueError(f"there are no columns for {sorted(unknown)}.")
+                cells = [record.get(name, "") for name in self.columns]
+                has_return = "\r" in "".join(map(str, cells))
+                (quoted if has_return else plain).writerow(cells)
             return text.getvalue()
 
 

@@ -43,17 +43,20 @@ def prepare(config: GraphormerConfig, value: Any) -> Input:
 
 def prepare_group(config: GraphormerConfig, values: list[Any]) -> Iterator[Input | Exception]:
     """Encode inputs, featurising all molecules together. An unusable input gives its error."""
-    graphs = _molecular_graphs(config, values)
+    encode = StructureEncoding.from_config(config)
+    graphs = _molecular_graphs(config, values, encode)
     for position, value in enumerate(values):
         try:
             require_values(value)
-            encoded: Input | Exception = _encoded(config, value, graphs.get(position))
+            encoded: Input | Exception = _encoded(config, value, graphs.get(position), encode)
         except Exception as error:
             encoded = error
         yield encoded
 
 
-def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, Any]:
+def _molecular_graphs(
+    config: GraphormerConfig, values: list[Any], encode: StructureEncoding
+) -> dict[int, Any]:
     """Return the graph of each SMILES or RDKit molecule, or its error, by position."""
     if not config.reads_molecules:
         return {}
@@ -73,7 +76,6 @@ def _molecular_graphs(config: GraphormerConfig, values: list[Any]) -> dict[int, 
         for graph in readable:
             _add_mirror_image(graph)
     images = [graph.mirrored for graph in readable if graph.get("mirrored") is not None]
-    encode = StructureEncoding.from_config(config)
     encode.add_structures(readable)
     encode.add_environments([*readable, *images])
     return dict(zip(molecules, graphs, strict=True))
@@ -119,15 +121,15 @@ def _codes_of_mirror_image(mol: Any, centres: list[int]) -> NDArray[np.int64] | 
         return canonical_chirality(mirrored)
 
 
-def _encoded(config: GraphormerConfig, value: Any, graph: Any) -> Input:
+def _encoded(config: GraphormerConfig, value: Any, graph: Any, encode: StructureEncoding) -> Input:
     """Encode one input.
 
     Args:
         config: the model's configuration.
         value: the input.
         graph: the graph of a molecule, or its error; None for other inputs.
+        encode: the encoding of this configuration.
     """
-    encode = StructureEncoding.from_config(config)
     if isinstance(graph, Exception):
         raise graph
     if graph is not None:

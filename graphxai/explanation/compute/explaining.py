@@ -8,7 +8,7 @@ without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -225,21 +225,19 @@ class _ExplainedBatch:
         model, explainer = self.model, self.explainer
         outputs, of_graph = self.outputs[row], self._cut(row, item.num_nodes)
         relevance: Any = of_graph["relevance"]
-        features = of_graph["features"]
+        features: Any = of_graph["features"]
         about = nearness, self.ranges[row], item.note, item.parent
         predictions = read_outputs(model.config, outputs, *about)
-        task = self.target.task_in(model.config)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
-        centrality, names = None, list(model.feature_names)
-        if features is not None and "centrality" in names:
+        centrality, names = None, self._names
+        if "centrality" in names:
             centrality = float(features[:, names.index("centrality")].sum(dtype=np.float64))
-        parts = getattr(model, "node_parts", None)  # which a model may name
         words = item.graph.get("dense")  # numbers of words, and not vectors such as patches
         return Explanation(
             **of_graph,
             target=self.labels[row],
             wanted=self.target.settled(model.config, outputs),
-            prediction=next(p for p in predictions if p.task == task.name),
+            prediction=next(p for p in predictions if p.task == self._task),
             predictions=predictions,
             method=explainer.name,
             title=explainer.title,
@@ -252,7 +250,7 @@ class _ExplainedBatch:
                 without_nodes=self.without_nodes[row],
                 zeroed_nodes=self.zeroed_nodes[row] if self.without_nodes[row] is None else None,
                 centrality=centrality,
-                node_parts={} if parts is None else parts(item.graph, relevance, features),
+                node_parts=self._parts(item.graph, relevance, features) if self._parts else {},
                 along_edges=float(self.inputs["edge_index"][row].double().sum())
                 if "edge_index" in self.inputs
                 else None,
@@ -260,7 +258,7 @@ class _ExplainedBatch:
             )
             if explainer.traits.adds_up
             else None,
-            feature_names=model.feature_names if features is not None else (),
+            feature_names=names,
             relevance_of=relevance_of,
             features_of=features_of,
             smiles=item.smiles,
@@ -274,6 +272,21 @@ class _ExplainedBatch:
             grid=_grid_of(words),
             provenance=self.origin,
         )
+
+    # All explanations share these. Reading an attribute of a network takes a while.
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """The names of the features that have relevance."""
+        return () if self.arrays["features"] is None else tuple(self.model.feature_names)
+
+    @cached_property
+    def _parts(self) -> Callable[..., dict[str, float]] | None:
+        """The function of a model that names further parts of its nodes."""
+        return getattr(self.model, "node_parts", None)
+
+    @cached_property
+    def _task(self) -> str:
+        return self.target.task_in(self.model.config).name
 
     def _cut(self, row: int, nodes: int) -> dict[str, Any]:
         """Return copies of the arrays of one graph, without its padding."""
