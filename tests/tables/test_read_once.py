@@ -3,12 +3,16 @@
 from collections import Counter
 
 import pytest
+from rdkit import Chem
 
 import graphxai as gx
+from graphxai.contract.intervals import Conformal
 from graphxai.datasets import fingerprints, molecules, training_set
+from graphxai.explanation import prediction
 from graphxai.explanation.compute import models as loading
+from graphxai.explanation.ledger import Ledger
 from graphxai.models.graphormer import StructureEncoding
-from graphxai.tables.batches import PredictBatch
+from graphxai.tables.batches import ExplainBatch, PredictBatch
 
 MODELS = ("bace", "solubility", "lipophilicity", "tox21")
 PROCESSES = ("mdr1-efflux", "hlm-clearance")
@@ -16,6 +20,10 @@ SMILES = [
     *("CCO", "C[C@H](N)C(=O)O", "CC(=O)[O-].[Na+]", "C1CC", "[2H]OC", "CCO"),
     "CC(C)(C)NC[C@H](O)c1ccc(O)c(CO)c1",
 ]
+SIZES = (  # of 11, 22, 34 and 70 atoms
+    *("NCCc1ccc(O)cc1O", "COc1ccc(CCNC(=O)c2ccccc2Cl)c(F)c1O"),
+    *("CCOC(=O)" + "CC(=O)N" * 7 + "C", "CC(=O)N" * 17 + "CC"),
+)
 NUMBERS = list(range(len(SMILES)))
 
 
@@ -36,6 +44,14 @@ def featurised(monkeypatch) -> list[str]:
 @pytest.fixture
 def calls(monkeypatch) -> Counter[str]:
     """Return how often what several models could share is computed, by its name."""
+    described = (training_set, "_described"), (fingerprints, "structure_occurrences")
+    return _counted(
+        monkeypatch, (StructureEncoding, "_add_structure"), *described, (loading, "load")
+    )
+
+
+def _counted(monkeypatch, *places) -> Counter[str]:
+    """Return how often each function, given with its owner, is called from now on."""
     made: Counter[str] = Counter()
 
     def count(place, name):
@@ -47,10 +63,8 @@ def calls(monkeypatch) -> Counter[str]:
 
         monkeypatch.setattr(place, name, counted)
 
-    count(StructureEncoding, "_add_structure")
-    count(training_set, "_described")
-    count(fingerprints, "structure_occurrences")
-    count(loading, "load")
+    for place, name in places:
+        count(place, name)
     return made
 
 
@@ -78,6 +92,29 @@ def test_structures_and_fingerprints_are_computed_once_and_models_are_kept(calls
         "structure_occurrences": len(plain),
     }
     assert calls_of_load == len(MODELS)  # the test's own
+
+
+@pytest.mark.parametrize("model", ["bace", "lipophilicity", "tox21"])
+@pytest.mark.parametrize("batch", [PredictBatch, ExplainBatch])
+def test_a_row_is_parsed_once_and_computes_nothing_that_all_rows_share(batch, model, monkeypatch):
+    batch(model)(SIZES, range(4))  # which keeps the nearest compounds
+    of_all = (StructureEncoding, "__post_init__"), (prediction, "property_columns")
+    made = _counted(monkeypatch, (Chem, "MolFromSmiles"), *of_all, (Ledger, "to_dict"))
+    batch(model)(SIZES[:1], [0])
+    of_one = dict(made)
+    assert of_one.pop("MolFromSmiles") == 1
+    made.clear()
+    batch(model)(SIZES, range(4))
+    assert made.pop("MolFromSmiles") == 4
+    assert made == of_one
+
+
+def test_the_score_of_a_class_is_looked_up_once_for_all_rows(monkeypatch):
+    conformal = Conformal({"a": [0.1, 0.3, 0.2], "b": [0.5]})
+    made = _counted(monkeypatch, (Conformal, "_quantile"))
+    sets = [conformal.classes({"a": share, "b": 1 - share}, 0.5, 0.5) for share in (0.5, 0.6, 0.9)]
+    assert sets == [("a", "b"), ("a", "b"), ("a",)]
+    assert made["_quantile"] == 2
 
 
 def test_models_that_read_in_different_ways_read_for_themselves(featurised):
