@@ -1,5 +1,6 @@
 """An explanation of one graph, which becomes a picture, a page, a table or a file."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
@@ -169,9 +170,8 @@ class Explanation(ExplainedGraph, Result):
 
         Its columns are symbol (for molecules), relevance, spread (if there is one), contested
         (whether the models of an ensemble disagree on the sign), agreement (how many share it), the
-        parts by feature, smiles (of the molecule that was explained), by which a file of the table
-        is read again, and given_atom (the number of the atom in the molecule given, if its parent
-        was explained).
+        parts by feature, and given_atom (the number of the atom in the molecule given, if its
+        parent was explained). Files have the SMILES of the molecule, too.
         """
         import pandas as pd
 
@@ -188,8 +188,6 @@ class Explanation(ExplainedGraph, Result):
         if self.features is not None:
             parts = pd.DataFrame(self.features, columns=list(self.feature_names))
             frame = pd.concat([frame, parts], axis=1)
-        if molecule is not None:
-            frame["smiles"] = str(self.smiles)
         if self.as_given is not None:
             frame["given_atom"] = list(self.as_given.atoms)
         frame.index.name = "atom" if molecule is not None else "node"
@@ -318,9 +316,11 @@ class Explanation(ExplainedGraph, Result):
             case ".html":
                 return files.write_text([page_html(self.headline, [self.section(**options)])], path)
             case ".csv":
-                return files.write_csv(self.to_frame(), path)
+                return files.write_csv(with_smiles(self.to_frame(), [self]), path)
             case ".parquet":
-                return files.write_parquet(self.to_frame().reset_index(), path, self.to_dict())
+                return files.write_parquet(
+                    with_smiles(self.to_frame(), [self]).reset_index(), path, self.to_dict()
+                )
             case ".json":
                 return files.write_json(self.to_dict(), path)
             case ".sdf":
@@ -328,6 +328,12 @@ class Explanation(ExplainedGraph, Result):
             case ".smi":
                 return files.write_text([self._to_smi()], path)
         return files.write_pictures([self.svg(**options)], path)
+
+
+def with_smiles(frame: "pd.DataFrame", explanations: Sequence[Explanation]) -> "pd.DataFrame":
+    """Return a table of nodes with the SMILES of their molecules, by which it is read again."""
+    smiles = [each.smiles for each in explanations for _ in each.relevance]
+    return frame.assign(smiles=smiles) if any(smiles) else frame
 
 
 def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:

@@ -15,7 +15,7 @@ from graphxai.visualization import Scale, grid_svg
 from graphxai.visualization.grid import aligned_series
 
 from . import files
-from .explanation import Explanation
+from .explanation import Explanation, with_smiles
 from .html import image_html, page_html
 from .labelled import LabelledResults
 from .prediction import table_cells
@@ -97,9 +97,11 @@ class Explanations(LabelledResults[Explanation]):
             case ".html":
                 return files.write_text([self._page(**options)], path)
             case ".csv":
-                return files.write_csv(self.to_frame(), path, index=False)
+                atoms = with_smiles(self.to_frame(), explanations)
+                return files.write_csv(atoms, path, index=False)
             case ".parquet":
-                return files.write_parquet(self.to_frame(), path, self._to_dicts())
+                atoms = with_smiles(self.to_frame(), explanations)
+                return files.write_parquet(atoms, path, self._to_dicts())
             case ".json":
                 return files.write_json(self._to_dicts(), path)
             case ".sdf":
