@@ -67,8 +67,9 @@ class BitTable:
         on = np.flatnonzero(np.unpackbits(packed_bits([bits]), bitorder="little"))
         count = np.uint8 if len(on) < 256 else np.uint16
         common = self._has_bit[on].sum(0, dtype=count).astype(np.float64)
-        total = self._num_bits + len(on)
-        return np.divide(common, np.subtract(total, common, out=total), out=total)
+        total: NDArray[np.float64] = self._num_bits + len(on)
+        np.divide(common, total - common, out=total)
+        return total
 
 
 def ecfp4(molecules: Molecules) -> FloatArray:

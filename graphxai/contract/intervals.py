@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -87,11 +86,10 @@ class Conformal:
         measured in it. At a low level only clear classes remain. For an odd molecule there may be
         none.
         """
-        shares = [*probabilities.values()]
-        with np.errstate(divide="ignore") if 0 in shares else nullcontext():  # one may round to 0
-            logits = np.log(shares).tolist()
+        with np.errstate(divide="ignore"):  # a probability may round to 0
+            logits: list[float] = np.log([*probabilities.values()]).tolist()
         difficulty = self.difficulty(similarity)
-        fitting = []
+        fitting: list[str] = []
         for k, (name, logit) in enumerate(zip(probabilities, logits, strict=True)):
             margin = max(logits[:k] + logits[k + 1 :]) - logit
             if margin / difficulty <= self._score(name, level):

@@ -282,7 +282,8 @@ class _ExplainedBatch:
     @cached_property
     def _parts(self) -> Callable[..., dict[str, float]] | None:
         """The function of a model that names further parts of its nodes."""
-        return getattr(self.model, "node_parts", None)
+        parts: Callable[..., dict[str, float]] | None = getattr(self.model, "node_parts", None)
+        return parts
 
     @cached_property
     def _task(self) -> str:
