@@ -168,7 +168,7 @@ def recorded_once() -> Iterator[None]:
 
     This is for tests that compare what each of many methods says of the same graphs.
     """
-    from graphxai.engine.attention.passes import cached_passes
+    from graphxai.runtime.derived_values import cached_passes
 
     with cached_passes(most=16):
         yield

@@ -70,6 +70,10 @@ class GraphTrace(Trace):
     parameters: set[int] = field(default_factory=set)
     numbers: dict[int, str] = field(default_factory=dict)
 
+    def tensor(self, value: int) -> Tensor:
+        """Raise Opaque, as the graph has no results: a sparse softmax is known by its sums."""
+        raise Opaque("a threshold, which may be a sparse softmax's", self.op_name(value))
+
     def shape(self, value: int) -> torch.Size:
         """Return the shape of a value."""
         shape = self.shapes[value]

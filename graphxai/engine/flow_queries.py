@@ -274,10 +274,6 @@ def factors_of(op: Op) -> list[int]:
 TOLERANCE = 1e-3  # of the sums
 
 
-class NeedsResults(Exception):
-    """Values decide what an operation does, and the trace has none."""
-
-
 def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
     """Whether an operation makes weights that sum to one by a threshold of their own logits.
 
@@ -310,12 +306,7 @@ def _maker(trace: Trace, ref: Ref, names: Set[str]) -> Op | None:
 
 
 def _sums_to_one(queries: FlowQueries, op: Op) -> bool:
-    """Whether the recorded results sum to one along an axis, where they are not all zero.
-
-    Raises NeedsResults for a trace of autograd's graph, which has no results.
-    """
-    if not queries.trace.memory.tensors:
-        raise NeedsResults(op.name)
+    """Whether the recorded results sum to one along an axis, where they are not all zero."""
     weights = queries.trace.tensor(op.out).detach()
     if not weights.numel() or bool((weights < 0).any()):
         return False

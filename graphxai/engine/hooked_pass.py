@@ -18,8 +18,9 @@ weights of a graph, times these, is the share of that graph.
 """
 
 import weakref
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,73 +38,48 @@ from graphxai.engine.autograd_graph import (
     requiring_gradients,
     shape_of,
 )
-from graphxai.engine.fused import ties_as_computed, uncompiled, with_plain_attention
+from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, install_hooks, plan_for
 from graphxai.engine.ledger import BIASES, CONSTANTS
-from graphxai.engine.recorded_pass import ExplainedPass, explain_recorded
+from graphxai.engine.recorded_pass import run_recorded, unseen_constants
 from graphxai.engine.replay import acting_rules
 from graphxai.engine.request import NODES, PassMemory, PassRequest
 from graphxai.engine.rules import Node, saved
 from graphxai.rules.conservative import Rules, conservative, current_tape, record
 from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, DoesNotAddUp
+from graphxai.runtime.modules import uncompiled
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 OUTPUTS = ""  # in place of an attribute
 TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 
 
-class AddedConstants(NamedTuple):
-    """What a pass adds to signals, each with the leaf whose gradient it is multiplied by.
+class AddedConstant(NamedTuple):
+    """A constant that a pass adds to a signal.
 
     Args:
-        biases: the values of biases, for a BatchNorm with its shift by the mean.
-        inputs: the values of other constants, each with its line of the ledger first, and last with
-            the attribute whose rows it has, `OUTPUTS`, or None if its rows belong to no graph.
+        line: its line of the ledger.
+        value: the constant; of a BatchNorm the bias with its shift by the mean.
+        leaf: the tensor, or the edge, whose gradient it is multiplied by.
+        rows_of: the attribute whose rows it has, `OUTPUTS`, or None if its rows belong to no graph.
     """
 
-    biases: list[tuple[Tensor, Any]]
-    inputs: list[tuple[str, Tensor, GradientEdge, str | None]]
+    line: str
+    value: Tensor
+    leaf: Any
+    rows_of: str | None = None
 
-    @property
-    def leaves(self) -> list[Any]:
-        """The leaves whose gradients the shares need: those of the inputs come first."""
-        return [*(edge for _, _, edge, _ in self.inputs), *(leaf for _, leaf in self.biases)]
-
-    def shares_of_inputs(
-        self, request: PassRequest, gradients: list[Tensor], weights: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the share (B,) of each input, by line.
-
-        Args:
-            weights: those of the outputs, (B, C).
-        """
-        shares: dict[str, Tensor] = {}
-        count = len(request.layout.mask)
-        for (line, value, _, rows_of), gradient in zip(self.inputs, gradients, strict=False):
-            by_entry = value * gradient
-            if rows_of is None:
-                share = _divided(by_entry.sum(), weights)
-            else:
-                by_row = by_entry.detach().flatten(1).sum(1) if value.dim() > 1 else by_entry
-                graphs = request.graphs_of(rows_of)
-                if rows_of == OUTPUTS:  # a graph without nodes may come last
-                    by_row, graphs = by_row[:count], torch.arange(count, device=by_row.device)
-                elif graphs is None:
-                    graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
-                share = by_row.new_zeros(count).index_add(0, graphs, by_row.detach())
-            shares[line] = shares[line] + share if line in shares else share
-        return shares
-
-    def share_of_biases(self, gradients: list[Tensor], like: Tensor) -> Tensor:
-        """Return the share of the biases of all graphs together.
-
-        Args:
-            like: a tensor of the type that the share has without biases.
-        """
-        pairs = zip(self.biases, gradients[len(self.inputs) :], strict=True)
-        shares = [(constant * gradient).sum() for (constant, _), gradient in pairs]
-        return torch.stack(shares).sum() if shares else torch.zeros_like(like).sum()
+    def share_by_graph(self, request: PassRequest, gradient: Tensor) -> Tensor:
+        """Return the share (B,) of a constant whose rows belong to graphs."""
+        by_entry, count = self.value * gradient, len(request.layout.mask)
+        by_row = by_entry.detach().flatten(1).sum(1) if self.value.dim() > 1 else by_entry.detach()
+        graphs = None if self.rows_of is None else request.graphs_of(self.rows_of)
+        if self.rows_of == OUTPUTS:  # a graph without nodes may come last
+            by_row, graphs = by_row[:count], torch.arange(count, device=by_row.device)
+        elif graphs is None:
+            graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
+        return by_row.new_zeros(count).index_add(0, graphs, by_row)
 
 
 def _added_constants(
@@ -112,15 +88,15 @@ def _added_constants(
     plan: HookedPlan,
     edges: dict[str, GradientEdge],
     keeper: ValueKeeper | None,
-) -> AddedConstants:
-    """Return what a pass adds to signals.
+) -> Iterator[AddedConstant]:
+    """Yield what a pass adds to signals.
 
     Args:
         edges: those to the attributes that gradients lead to, by name.
         keeper: kept the results of the pass, if the plan needs them.
     """
-    inputs = [(n, request.others[n].detach(), e, n) for n, e in edges.items()]
-    added = AddedConstants([], [*inputs])
+    for name, edge_of_input in edges.items():
+        yield AddedConstant(name, request.others[name].detach(), edge_of_input, name)
     for kind, parameter, place, lookups, by_row in plan.additions:
         leaf: Any = None if parameter is None else graph.nodes[parameter].variable
         node: Node = None if place is None else graph.nodes[place]
@@ -133,27 +109,24 @@ def _added_constants(
             of_node = None if by_row else request.graphs_of("x")
             of_nodes = of_node is not None and len(of_node) == len(constant)
             rows_of = OUTPUTS if by_row else "x" if of_nodes else None
-            added.inputs.append((CONSTANTS, constant, edge, rows_of))
+            yield AddedConstant(CONSTANTS, constant, edge, rows_of)
         elif kind == "at_zero":
             x = saved(node, "self")
-            constant = bound_operation(node)(x.new_zeros(())).expand_as(x)
-            added.inputs.append((CONSTANTS, constant, edge, None))
+            at_zero = bound_operation(node)(x.new_zeros(()))
+            yield AddedConstant(CONSTANTS, at_zero.expand_as(x), edge)
         elif kind == "number" and keeper is not None:
             if number := keeper.number(node):
                 like = torch.empty(shape_of((node, 0)), dtype=node._input_metadata[0].dtype)
-                added.inputs.append((CONSTANTS, torch.full_like(like, number), edge, None))
+                yield AddedConstant(CONSTANTS, torch.full_like(like, number), edge)
         elif kind == "lookup" and names:
             constant = torch.nn.functional.embedding(codes[0], leaf.detach())
-            added.inputs.append((names[0], constant, edge, names[0]))
+            yield AddedConstant(names[0], constant, edge, names[0])
         elif kind == "computed" and keeper is not None:
             constant = keeper.result(node)
-            if names:
-                graphs = request.graphs_of(names[0])
-                apart = by_row and graphs is not None and len(graphs) == len(constant)
-                rows_of = names[0] if apart else None
-                added.inputs.append((" and ".join(names), constant, edge, rows_of))
-            else:
-                added.biases.append((constant, edge))
+            graphs = request.graphs_of(names[0]) if names else None
+            apart = by_row and graphs is not None and len(graphs) == len(constant)
+            line = " and ".join(names) or BIASES
+            yield AddedConstant(line, constant, edge, names[0] if apart else None)
         elif kind == "batch_norm":
             axes = len(node._input_metadata[0].shape) - 2
             scale = (node._saved_running_var + node._saved_eps).rsqrt()
@@ -161,12 +134,11 @@ def _added_constants(
             if node._saved_weight is not None:
                 shift = shift * node._saved_weight.detach()
             if leaf is None:
-                added.biases.append((-shift.view(1, -1, *[1] * axes), edge))
+                yield AddedConstant(BIASES, -shift.view(1, -1, *[1] * axes), edge)
             else:
-                added.biases.append((leaf.detach() - shift, leaf))
+                yield AddedConstant(BIASES, leaf.detach() - shift, leaf)
         elif leaf is not None:
-            added.biases.append((leaf.detach(), leaf))
-    return added
+            yield AddedConstant(BIASES, leaf.detach(), leaf)
 
 
 # -- the pass --------------------------------------------------------------------------------------
@@ -182,6 +154,20 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
     return (by_weight * weights).sum(-1).detach()
 
 
+class ExplainedPass(NamedTuple):
+    """What a pass says by hooks, or by a recording, to be compared with the other.
+
+    Args:
+        gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
+        relevance: that of the tokens, (B, T).
+        shares: the share (B,) of each line of the ledger.
+    """
+
+    gradient: Tensor
+    relevance: Tensor
+    shares: dict[str, Tensor]
+
+
 def difference(
     hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor, exact: bool = True
 ) -> str | None:
@@ -191,8 +177,6 @@ def difference(
         weighted_outputs: (B, C).
         exact: whether no operation computed in less than single precision.
     """
-    if recorded.unseen:
-        return f"a constant that autograd does not know ({recorded.unseen[0]})"
     gradient = recorded.gradient
     limit = TOLERANCE * torch.finfo(gradient.dtype).eps * gradient.abs().max()
     if not bool(((hooked.gradient - gradient).abs() <= limit).all()):
@@ -236,7 +220,7 @@ class _HookedPass:
     rows: Tensor
     outputs: Tensor
     plan: HookedPlan
-    added: AddedConstants
+    added: tuple[AddedConstant, ...]
     beside_empty: bool
 
     def shares(self, rules: Rules) -> DeferredShares:
@@ -247,17 +231,28 @@ class _HookedPass:
         """
         request, added, adds_up = self.request, self.added, self.adds_up(rules)
         note_failure = partial(_note_failure, request.memory, self.beside_empty, rules)
-        divides = not adds_up or any(rows_of is None for *_, rows_of in added.inputs)
+        divides = not adds_up or any(c.rows_of is None and c.line != BIASES for c in added)
 
         def shares(
             gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
         ) -> dict[str, Tensor]:
             explained = (outputs * weights.detach()).sum(-1)  # (B,)
-            lines = added.shares_of_inputs(request, gradients, weights)
-            total = added.share_of_biases(gradients, explained)
+            zero, lines = torch.zeros_like(explained), dict[str, Tensor]()
+            totals = {BIASES: zero.sum()}  # of all graphs together
+            for constant, gradient in zip(added, gradients, strict=True):
+                line = constant.line
+                if constant.rows_of is None:
+                    share = (constant.value * gradient).sum()
+                    totals[line] = totals.get(line, zero.sum()) + share
+                else:
+                    share = constant.share_by_graph(request, gradient)
+                    lines[line] = lines.get(line, zero) + share
+            total = totals.pop(BIASES)
+            for line, share in totals.items():
+                lines[line] = lines.get(line, zero) + _divided(share, weights)
             if not adds_up:
                 return {BIASES: _divided(total, weights)} | _nonzero(lines)
-            left = explained - relevance.sum(-1) - sum(lines.values(), torch.zeros_like(explained))
+            left = explained - relevance.sum(-1) - sum(lines.values(), zero)
             size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
             unexplained = left.sum() - total.detach()
             if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
@@ -269,7 +264,7 @@ class _HookedPass:
         several = divides and len(request.layout.mask) > 1
         give_up = request.memory.give_up
         return DeferredShares(
-            added.leaves, shares, several, lambda reason: give_up(rules, Opaque(reason))
+            [c.leaf for c in added], shares, several, lambda reason: give_up(rules, Opaque(reason))
         )
 
     def adds_up(self, rules: Rules) -> bool:
@@ -367,7 +362,7 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
         request.memory.keeps = True
         return _run_once(of, request, rules)
     install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
-    added = _added_constants(request, graph, plan, edges, keeper)
+    added = tuple(_added_constants(request, graph, plan, edges, keeper))
     return _HookedPass(of, leaf, outputs, plan, added, request is not of)
 
 
@@ -397,26 +392,33 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     outputs = hooked.outputs.detach()
     count = outputs.numel()
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
+    request = hooked.request
     try:
-        of_hooks = _explained(hooked, rules, weights)
+        of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
     except RuntimeError as error:  # an operation may have no second derivative
-        reason: str | None = str(error)
-    else:
-        recorded = explain_recorded(hooked.request, rules, weights)
-        reason = difference(of_hooks, recorded, outputs * weights, hooked.plan.exact)
+        return Opaque(str(error))
+    rows = request.rows.detach().requires_grad_()
+    with torch.enable_grad():  # relevance of leaves follows from the same plan
+        again, plan, shares = run_recorded(replace(request, rows=rows, leaves={}), rules)
+    assert shares is not None
+    if unseen := next(unseen_constants(plan, request), None):
+        return Opaque(f"a constant that autograd does not know ({unseen})")
+    of_recording = _explained(request, rows, again, shares, weights)
+    reason = difference(of_hooks, of_recording, outputs * weights, hooked.plan.exact)
     return None if reason is None else Opaque(reason)
 
 
-def _explained(hooked: _HookedPass, rules: Rules, weights: Tensor) -> ExplainedPass:
-    """Explain a pass by its hooks, for the weights (B, C) of its outputs."""
-    deferred = hooked.shares(rules)
-    leaves = [hooked.rows, *deferred.leaves]
+def _explained(
+    request: PassRequest, rows: Tensor, outputs: Tensor, deferred: DeferredShares, weights: Tensor
+) -> ExplainedPass:
+    """Explain a pass of these rows, for the weights (B, C) of its outputs."""
+    leaves = [rows, *deferred.leaves]
     with torch.enable_grad():
         weights = weights.detach().requires_grad_(deferred.differentiable)
-        explained = (hooked.outputs * weights).sum()
+        explained = (outputs * weights).sum()
         gradients = gradients_of(explained, leaves, deferred.differentiable, again=True)
     gradient, *at_leaves = [gradients[leaf] for leaf in leaves]
     gradient = gradient.detach()
-    relevance = hooked.request.relevance_of_tokens(gradient)
-    shares = deferred.shares(at_leaves, hooked.outputs.detach(), weights, relevance)
+    relevance = request.relevance_of_tokens(gradient)
+    shares = deferred.shares(at_leaves, outputs.detach(), weights, relevance)
     return ExplainedPass(gradient, relevance, shares)

@@ -23,7 +23,7 @@ from graphxai.engine.autograd_graph import (
     bound_operation,
     shape_of,
 )
-from graphxai.engine.flow_queries import NeedsResults, factors_of
+from graphxai.engine.flow_queries import factors_of
 from graphxai.engine.ledger import nonlinearities
 from graphxai.engine.plan import ReplayPlan, make_plan
 from graphxai.engine.replay import apply_custom_rule, built_in_rule, custom_rule
@@ -69,13 +69,14 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
         cut: by operation, the constants among its arguments that get no gradient.
     """
     for op in plan.passing:
-        if (custom := custom_rule(plan, op)) is not None:
+        custom, rule = custom_rule(plan, op), built_in_rule(plan, op)
+        if custom is not None:
             function = partial(apply_custom_rule, custom, kinds.operation(op.name))
             yield op.number, partial(_by_function, function, plan.rules, custom.operation)
-        elif (rule := built_in_rule(plan, op)) is not None:
-            by_function = partial(_by_function, rule.forward, plan.rules, None)
-            way_back = rule.backward and partial(_by_way_back, rule.backward)
-            yield op.number, way_back or by_function
+        elif rule is not None and rule.backward is not None:
+            yield op.number, partial(_by_way_back, rule.backward)
+        elif rule is not None:
+            yield op.number, partial(_by_function, rule.forward, plan.rules, None)
         elif (scales := _scales(plan, op)) is not None:
             yield op.number, partial(_scaling, scales)
     for number, values in cut.items():
@@ -271,10 +272,7 @@ def plan_for(
 def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> HookedPlan:
     """Make a plan."""
     trace = graph.trace()
-    try:
-        roles = find_roles(trace)
-    except NeedsResults as error:
-        raise Opaque("a threshold, which may be a sparse softmax's", str(error)) from None
+    roles = find_roles(trace)
     has_gates = any(op.name in kinds.GATES for op in trace.ops)
     for op in trace.ops if has_gates else ():  # which may scale constants that the pass has made
         constants = any(type(arg) is Ref and arg.slot == CONSTANT for arg in op.args[:2])

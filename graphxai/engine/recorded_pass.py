@@ -1,12 +1,9 @@
 """Explain a pass under the conservative rules by a recording of it: the second tier."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from graphxai.engine import operations as kinds
@@ -33,97 +30,42 @@ from graphxai.runtime.notices import warn
 _ZEROS, _FULL, _MASKS = kinds.that("of_zeros"), kinds.that("of_number"), kinds.that("masks")
 
 
-@dataclass(frozen=True, eq=False)
-class PassPlans:
-    """The plans of a recorded pass, and where it adds constants.
-
-    Args:
-        of_nodes: what relevance of the nodes passes through.
-        of_all: what relevance of all inputs passes through.
-        names: those of the inputs by bit.
-        modules: the lines of the ledger that have constants, each with the modules that add
-            them.
-    """
-
-    of_nodes: ReplayPlan
-    of_all: ReplayPlan
-    names: Mapping[int, str]
-    modules: dict[str, set[str]] = field(default_factory=dict)
-
-    @property
-    def trace(self) -> Trace:
-        """The list of operations."""
-        return self.of_nodes.trace
-
-    @property
-    def slot(self) -> int:
-        """The slot of the nodes' rows."""
-        return self.trace.slot_of(NODES)
-
-    @cached_property
-    def lines(self) -> LedgerLines:
-        """The lines of the ledger to which constants belong."""
-        return LedgerLines(self.trace, self.names)
-
-    @cached_property
-    def line_of_output(self) -> str | None:
-        """The line that the whole output belongs to, if the output is no signal."""
-        last = self.trace.output
-        value = last.value if type(last) is Ref else -1
-        return None if value < 0 or self.of_all.signal[value] else self.lines.of(value)
-
-
-def make_plans(trace: Trace, rules: Rules, names: Mapping[int, str], biases: bool) -> PassPlans:
-    """Make the plans of a recorded pass.
-
-    Args:
-        names: those of the inputs by bit.
-        biases: whether the shares of constants are wanted.
-    """
-    roles = find_roles(trace)
-    of_nodes = make_plan(trace, roles, rules, NODES)
-    if not biases:
-        return PassPlans(of_nodes, of_nodes, names)
-    of_all = make_plan(trace, roles, rules) if trace.live_inputs & ~NODES else of_nodes
-    plans = PassPlans(of_nodes, of_all, names)
-    plans.modules.update(modules_by_line(of_all, plans.lines))
-    read = {ref.value for op in of_all.ops for ref in op.reads}
-    for bit, name in names.items():
-        if any(trace.flow.live[value] & bit for value in read):
-            plans.modules.setdefault(name, set())
-    return plans
-
-
 def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     """Return the outputs (B, C) of a recorded pass that ran again under the rules.
 
     Args:
         tape: gets the shares of constants, unless it is None.
     """
-    outputs, plans, shares = _run_recorded(request, rules, tape is not None)
+    outputs, plan, shares = run_recorded(request, rules, tape is not None)
     if tape is not None:
-        tape.acting_rules |= acting_rules(plans.of_all)
+        tape.acting_rules |= acting_rules(plan)
         tape.deferred_shares = shares
-        unseen = _unseen_constants(plans.of_all, request)
-        request.memory.explain_failure(request.name, rules, plans.trace, unseen)
+        unseen = unseen_constants(plan, request)
+        request.memory.explain_failure(request.name, rules, plan.trace, unseen)
     return outputs
 
 
-def _run_recorded(
-    request: PassRequest, rules: Rules, with_shares: bool
-) -> tuple[Tensor, PassPlans, DeferredShares | None]:
-    """Return the outputs (B, C), the plans, and the shares of constants if they are wanted."""
+def run_recorded(
+    request: PassRequest, rules: Rules, with_shares: bool = True
+) -> tuple[Tensor, ReplayPlan, DeferredShares | None]:
+    """Return the outputs (B, C), the plan, and the shares of constants if they are wanted.
+
+    The plan is that of what relevance of all inputs passes through, if that of others than the
+    nodes is wanted.
+    """
     trace = record_pass(request)
     warn_of_random_numbers(request.name, trace)
-    plans = make_plans(trace, rules, request.names, with_shares or bool(request.leaves))
-    warn_of_nonlinearities(request.name, plans.of_all)
-    outputs = Replay(plans.of_nodes, {plans.slot: request.rows}).output()
+    roles = find_roles(trace)
+    plan = of_nodes = make_plan(trace, roles, rules, NODES)
+    if (with_shares or request.leaves) and trace.live_inputs & ~NODES:
+        plan = make_plan(trace, roles, rules)
+    warn_of_nonlinearities(request.name, plan)
+    outputs = Replay(of_nodes, {trace.slot_of(NODES): request.rows}).output()
     outputs = connected_to_nodes(outputs, request)
     if request.leaves:
-        of_leaves = outputs_of_leaves(plans, request)
+        of_leaves = outputs_of_leaves(plan, request)
         outputs = outputs + of_leaves - of_leaves.detach()
-    shares = shares_by_derivative(outputs, plans, request) if with_shares else None
-    return outputs, plans, shares
+    return outputs, plan, shares_by_derivative(outputs, plan, request) if with_shares else None
 
 
 def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
@@ -131,46 +73,7 @@ def connected_to_nodes(outputs: Tensor, request: PassRequest) -> Tensor:
     return outputs if outputs.requires_grad else outputs + 0 * request.rows.sum()
 
 
-# -- to compare a pass by hooks with ---------------------------------------------------------------
-
-
-class ExplainedPass(NamedTuple):
-    """What a pass says by hooks, or by a recording, to be compared with the other.
-
-    Args:
-        gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
-        relevance: that of the tokens, (B, T).
-        shares: the share (B,) of each line of the ledger.
-        unseen: the constants that the pass adds and autograd does not know, each as text.
-    """
-
-    gradient: Tensor
-    relevance: Tensor
-    shares: dict[str, Tensor]
-    unseen: tuple[str, ...] = ()
-
-
-def explain_recorded(request: PassRequest, rules: Rules, weights: Tensor) -> ExplainedPass:
-    """Explain a pass by a recording.
-
-    Args:
-        weights: those of the outputs, (B, C).
-    """
-    rows = request.rows.detach().requires_grad_()
-    again = replace(request, rows=rows, leaves={})  # their relevance follows from the same plan
-    with torch.enable_grad():
-        outputs, plans, deferred = _run_recorded(again, rules, with_shares=True)
-        explained = (outputs * weights).sum()
-    assert deferred is not None
-    wanted = [again.rows, *deferred.leaves]
-    gradient, *further = torch.autograd.grad(explained, wanted, materialize_grads=True)
-    relevance = request.relevance_of_tokens(gradient)
-    shares = deferred.shares(further, outputs.detach(), weights, relevance)
-    unseen = tuple(_unseen_constants(plans.of_all, request))
-    return ExplainedPass(gradient, relevance, shares, unseen)
-
-
-def _unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
+def unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
     """Yield the constants that a recorded pass adds and autograd does not know, as text.
 
     Autograd knows the model's parameters and the graph's other attributes. Zeros, and masks of
@@ -232,16 +135,16 @@ def _is_zero(trace: Trace, ref: Ref) -> bool:
 # -- the shares of constants, and the relevance of inputs beside the nodes -------------------------
 
 
-def shares_by_derivative(outputs: Tensor, plans: PassPlans, request: PassRequest) -> DeferredShares:
+def shares_by_derivative(outputs: Tensor, plan: ReplayPlan, request: PassRequest) -> DeferredShares:
     """Return the shares of a recorded pass, computed before the gradient passes."""
-    line_of_output = plans.line_of_output
-    if line_of_output is None:
-        shares = _shares_in_outputs(plans, request)
+    lines, last = LedgerLines(plan.trace, request.names), plan.trace.output
+    if type(last) is Ref and last.value >= 0 and not plan.signal[last.value]:
+        shares, cuts = {lines.of(last.value): outputs.detach()}, {""}  # the output is no signal
     else:
-        shares = {line_of_output: outputs.detach()}
+        shares, modules = _shares_in_outputs(plan, lines, request)
+        cuts = modules.get(CUT_OFF, set()) - request.under_rules
     shares = {line: share for line, share in shares.items() if line == BIASES or bool(share.any())}
     if CUT_OFF in shares:
-        cuts = {""} if line_of_output is not None else plans.modules[CUT_OFF] - request.under_rules
         warn_of_cuts(request.name, cuts)
 
     def weighted(_: Any, outputs: Any, weights: Tensor, relevance: Any) -> dict[str, Tensor]:
@@ -250,18 +153,23 @@ def shares_by_derivative(outputs: Tensor, plans: PassPlans, request: PassRequest
     return DeferredShares([], weighted)
 
 
-def _shares_in_outputs(plans: PassPlans, request: PassRequest) -> dict[str, Tensor]:
-    """Compute the share of each line in the outputs (B, C) of a recorded pass.
+def _shares_in_outputs(
+    plan: ReplayPlan, lines: LedgerLines, request: PassRequest
+) -> tuple[dict[str, Tensor], dict[str, set[str]]]:
+    """Compute the share of each line in the outputs (B, C), and name the modules that add to it.
 
     The share of every constant c that is added is `sum c * df/dc`. The sum over the constants of a
     line is the directional derivative of f along them, for all graphs and outputs at once.
     """
-    shares = {}
-    for line in sorted(plans.modules):
+    modules, flow = modules_by_line(plan, lines), plan.trace.flow
+    read = {ref.value for op in plan.ops for ref in op.reads}
+    for bit, name in request.names.items():
+        if any(flow.live[value] & bit for value in read):
+            modules.setdefault(name, set())
+    shares, slot = {}, plan.trace.slot_of(NODES)
+    for line in sorted(modules):
         try:
-            shares[line] = share_by_derivative(
-                plans.of_all, {plans.slot: request.rows}, line, plans.lines
-            )
+            shares[line] = share_by_derivative(plan, {slot: request.rows}, line, lines)
         except (NotImplementedError, RuntimeError) as error:  # no forward differentiation
             if line in request.leaves:  # its relevance has the share
                 continue
@@ -270,17 +178,18 @@ def _shares_in_outputs(plans: PassPlans, request: PassRequest) -> dict[str, Tens
                 f" unexplained: {str(error).splitlines()[0]}",
                 stacklevel=2,
             )
-    return shares
+    return shares, modules
 
 
-def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
+def outputs_of_leaves(plan: ReplayPlan, request: PassRequest) -> Tensor:
     """Return outputs whose gradient leads to the leaves instead of the nodes.
 
     The leaf of an input of integers is a one for each row. It multiplies what the model makes of
     the row and adds to the nodes.
     """
-    plan, trace, lines, leaves = plans.of_all, plans.trace, plans.lines, request.leaves
-    slots = {plans.names.get(bit): slot for slot, bit in trace.inputs.items()}
+    trace, names, leaves = plan.trace, request.names, request.leaves
+    lines = LedgerLines(trace, names)
+    slots = {names.get(bit): slot for slot, bit in trace.inputs.items()}
     real = {
         name: leaf for name, leaf in leaves.items() if is_real(trace.memory.tensors[slots[name]])
     }
@@ -295,7 +204,7 @@ def outputs_of_leaves(plans: PassPlans, request: PassRequest) -> Tensor:
                 replacements[op.number] = ValueReplacement(ref.value, scaled)
     outputs: Tensor = Replay(
         plan,
-        {slots[name]: leaf for name, leaf in real.items()} | {plans.slot: request.rows.detach()},
+        {slots[name]: leaf for name, leaf in real.items()} | {slots[None]: request.rows.detach()},
         replacements=replacements,
     ).output()
     return outputs

@@ -71,7 +71,12 @@ class Recording(TorchDispatchMode):
         """Start recording."""
         for k, tensor in enumerate(self._inputs):
             self._begin(self._slot(tensor), 1 << k)
-        self._open.enter_context(under_mode(self, self._graded))
+        if (draws := current_draws()) is not None:
+            draws.begin()
+        _recording.count = getattr(_recording, "count", 0) + 1
+        self._open.callback(lambda: setattr(_recording, "count", _recording.count - 1))
+        for block in (torch.set_grad_enabled(self._graded), _PythonCalls(self), self):
+            self._open.enter_context(block)
 
     def end(self, output: Any) -> Trace:
         """Stop recording, and find out where gradients flow and which tensors were written to."""
@@ -357,20 +362,3 @@ _recording = threading.local()
 def is_recording() -> bool:
     """Whether a pass is being recorded in this thread."""
     return getattr(_recording, "count", 0) > 0
-
-
-@contextmanager
-def under_mode(mode: Any, graded: bool) -> Iterator[None]:
-    """Run a pass within the block under a mode of the dispatcher.
-
-    Args:
-        graded: with gradients or not.
-    """
-    if (draws := current_draws()) is not None:
-        draws.begin()
-    _recording.count = getattr(_recording, "count", 0) + 1
-    try:
-        with torch.set_grad_enabled(graded), _PythonCalls(mode), mode:
-            yield
-    finally:
-        _recording.count -= 1

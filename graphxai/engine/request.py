@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.engine.autograd_graph import Opaque
-from graphxai.engine.fused import uncompiled
 from graphxai.engine.operations import EMBEDS
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import own_gradient, refuse_lost_gradients
 from graphxai.engine.trace import Trace
 from graphxai.rules.conservative import Rules
+from graphxai.runtime.modules import uncompiled
 from graphxai.runtime.notices import warn
 from graphxai.runtime.scope import Blocks
 
@@ -182,24 +182,6 @@ class NodeLayout:
     def tokens(self) -> int:
         """The number T of tokens, including the graph token."""
         return self.mask.shape[1] + 1
-
-
-class OneGraphAtATime(ValueError):
-    """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
-
-    Attributes:
-        batches: a batch with one graph for each of the graphs.
-        model: the wrapped model.
-        why: what it does, so that they cannot.
-    """
-
-    def __init__(self, model: Any, batch: Any, why: str) -> None:
-        super().__init__(
-            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
-            " one at a time."
-        )
-        self.model, self.why = model, why
-        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
 
 
 @dataclass(frozen=True, eq=False)

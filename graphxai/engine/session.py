@@ -1,15 +1,12 @@
 """Choose how a pass is explained: by hooks or by a recording.
 
 This holds for passes of wrapped models, and for modules that are called within a block of a user's
-code. Modules of a class may compute by a rule of the user: the rule takes the module's place within
-a pass, so that both tiers see the operations of the rule.
+code.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
-from functools import partial, wraps
 from typing import Any, Literal
 
 import torch
@@ -22,8 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 from graphxai.contract.model import NoAttentionError
 from graphxai.engine.attention.passes import annotate, annotated_trace, replay_reading_attention
-from graphxai.engine.autograd_graph import Opaque
-from graphxai.engine.fused import all_modules, shared_block, uncompiled
+from graphxai.engine.autograd_graph import Opaque, requiring_gradients
 from graphxai.engine.hooked_pass import pass_by_hooks
 from graphxai.engine.ledger import warn_of_nonlinearities, warn_of_random_numbers
 from graphxai.engine.plan import make_plan
@@ -34,8 +30,9 @@ from graphxai.engine.request import NODES, NodeLayout, PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules, current_rules, current_tape
-from graphxai.rules.module_rule import BoundModule, CustomRule, ModuleRule
+from graphxai.rules.module_rule import CustomRule, computing_by_rules
 from graphxai.rules.tape import Tape
+from graphxai.runtime.modules import uncompiled
 from graphxai.runtime.scope import Blocks
 
 
@@ -153,9 +150,8 @@ class _Interceptor:
         self._thread = threading.get_ident()
         self._outermost: nn.Module | None = None
         self._recording: Recording | None = None
-        self._leaves: list[Tensor] = []  # inputs that require a gradient during the call
         self._warned: set[str] = set()
-        self._module_rules = ExitStack()
+        self._during_call = ExitStack()
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Start to record, if this is the outermost call."""
@@ -173,11 +169,11 @@ class _Interceptor:
         floats = [t for t in tree_flatten(args)[0] if isinstance(t, Tensor)]
         floats = [t for t in floats if t.is_floating_point() and not isinstance(t, nn.Parameter)]
         if not any(t.requires_grad for t in floats):
-            self._leaves = [t.requires_grad_() for t in floats]
+            self._during_call.enter_context(requiring_gradients(floats))
         self._outermost, self._recording = module, Recording(self._model)
         self._recording.enter(module)
         rules = current_rules().of_modules
-        self._module_rules.enter_context(computing_by_rules(self._model, rules))
+        self._during_call.enter_context(computing_by_rules(self._model, rules))
         self._recording.begin()
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
@@ -189,16 +185,11 @@ class _Interceptor:
         if module is not self._outermost or self._recording.depth:
             return None
         recording, self._recording = self._recording, None
-        self._module_rules.close()
-        leaves, self._leaves = self._leaves, []
-        try:
+        with self._during_call:
             if output is None:  # the call failed
                 recording.abandon()
                 return None
             trace = recording.end(output)
-        finally:
-            for tensor in leaves:
-                tensor.requires_grad_(False)
         name, tape = type(self._model).__name__, current_tape()
         warn_of_random_numbers(name, trace)
         if tape is not None and not tape.with_biases and trace.inputs:
@@ -218,7 +209,7 @@ class _Interceptor:
         if self._recording is not None:
             self._recording.abandon()
             self._recording = None
-        self._module_rules.close()
+        self._during_call.close()
 
 
 def _layout_of_input(rows: Tensor) -> NodeLayout:
@@ -226,119 +217,3 @@ def _layout_of_input(rows: Tensor) -> NodeLayout:
     if rows.dim() != 3:
         return NodeLayout.of(rows.new_ones(1, rows[..., 0].numel(), dtype=torch.bool))
     return NodeLayout.of(rows.new_ones(len(rows), rows.shape[1] - 1, dtype=torch.bool), True)
-
-
-# -- modules that compute by a rule ----------------------------------------------------------------
-
-
-# by module a rule, and the set to which it is added when the module computes by it
-_in_force: Blocks[Mapping[nn.Module, tuple[ModuleRule, set[ModuleRule]]]] = Blocks(
-    "graphxai_module_rules", {}
-)
-
-
-@contextmanager
-def computing_by_rules(model: nn.Module, rules: Sequence[ModuleRule]) -> Iterator[set[ModuleRule]]:
-    """Let modules of a model compute by these rules in passes of this thread within the block.
-
-    Yields the set of the rules by which a module has computed so far. Scripted modules cannot
-    compute by rules.
-    """
-    acted = set[ModuleRule]()
-    parts = [part for part in all_modules(model) if not isinstance(part, torch.jit.ScriptModule)]
-    ruled = {
-        part: rule for part in parts if (rule := _rule_of_class(type(part), rules)) is not None
-    }
-    with ExitStack() as blocks:
-        for part in ruled:
-            blocks.enter_context(shared_block(("forward", id(part)), partial(_asking_first, part)))
-        in_force = {part: (rule, acted) for part, rule in ruled.items()}
-        blocks.enter_context(_in_force.block({**_in_force.get(), **in_force}))
-        yield acted
-
-
-def _rule_of_class(module_class: type, rules: Sequence[ModuleRule]) -> ModuleRule | None:
-    """Return the rule for a class, or for the nearest class that it derives from."""
-    by_class = {rule.module_class: rule for rule in rules}
-    return next((by_class[base] for base in module_class.__mro__ if base in by_class), None)
-
-
-def _asking_first(module: nn.Module) -> Callable[[], None]:
-    """Let each call of a module ask whether a rule is in force, and return what undoes this.
-
-    Other threads may call the module in the meantime, and have no rule in force.
-    """
-    forward, of_class = module.forward, "forward" not in vars(module)
-
-    @wraps(forward)
-    def ruled_forward(*args: Any, **kwargs: Any) -> Any:
-        others = dict(_in_force.get())
-        if (in_force := others.pop(module, None)) is None:
-            return forward(*args, **kwargs)
-        rule, acted = in_force
-        acted.add(rule)
-        with _in_force.block(others):  # the rule may call the module
-            return _call_by_rule(rule, module, forward, args, kwargs)
-
-    def undo() -> None:
-        if of_class:
-            del module.forward
-        else:
-            module.forward = forward
-
-    module.forward = ruled_forward
-    return undo
-
-
-def _call_by_rule(
-    rule: ModuleRule,
-    module: nn.Module,
-    forward: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    """Compute a call of a module by a rule. The first argument may have been given by name."""
-    if args:
-        x, *settings = args
-        return rule.compute(x, BoundModule(forward, tuple(settings), kwargs, module))
-    (name, x), *options = kwargs.items()
-
-    def of_first(x: Any, **options: Any) -> Any:
-        return forward(**{name: x}, **options)
-
-    return rule.compute(x, BoundModule(of_first, (), dict(options), module))
-
-
-def with_module_rules(
-    request: PassRequest, rules: Sequence[ModuleRule]
-) -> tuple[PassRequest, set[ModuleRule]]:
-    """Return a request whose passes follow these rules, and the set of the rules that acted."""
-    acted = set[ModuleRule]()
-    if not rules:
-        return request, acted
-
-    def call(rows: Tensor) -> Tensor:
-        with computing_by_rules(request.module, rules) as acted_now:
-            outputs = request.call(rows)
-        acted.update(acted_now)
-        return outputs
-
-    def part() -> PassRequest | None:
-        some = request.part()
-        return None if some is None else with_module_rules(some, rules)[0]
-
-    key = request.key and (*request.key, *rules)
-    changed = replace(
-        request,
-        call=call,
-        call_with_leaves=None,
-        key=key,
-        part=part,
-        under_rules=frozenset(
-            path
-            for path, module in request.module.named_modules()
-            if _rule_of_class(type(module), rules)
-        ),
-        beside_empty=lambda: None,  # rules may change the output
-    )
-    return changed, acted

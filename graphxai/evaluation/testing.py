@@ -23,13 +23,13 @@ from torch_geometric.data import Data
 from graphxai.contract.inputs import as_list, prepare_all
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import NoAttentionError
-from graphxai.engine.attention.passes import cached_passes
 from graphxai.engine.request import PassMemory
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import methods_for
 from graphxai.explanation.compute.models import Model
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
+from graphxai.runtime.derived_values import cached_passes
 from graphxai.runtime.options import listed
 
 from .model_check import MethodCheck, ModelCheck, in_gradients, notes_on

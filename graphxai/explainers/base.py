@@ -13,7 +13,7 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target, TargetOfNode
-from graphxai.engine.request import OneGraphAtATime
+from graphxai.wrapping.batches import OneGraphAtATime
 
 from .traits import Traits
 from .wrapped import (

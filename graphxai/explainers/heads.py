@@ -18,9 +18,9 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
-from graphxai.engine.request import OneGraphAtATime
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
+from graphxai.wrapping.batches import OneGraphAtATime
 
 from .head_counts import (
     ROUNDING,

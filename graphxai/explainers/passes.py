@@ -19,9 +19,9 @@ from graphxai.contract.batching import fitting, num_fitting
 from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_outputs
 from graphxai.contract.target import Target
-from graphxai.engine.session import computing_by_rules
 from graphxai.models.graphormer import Graphormer, backward, original_encoder
 from graphxai.rules.conservative import Rules, conservative, record
+from graphxai.rules.module_rule import computing_by_rules
 from graphxai.rules.remainders import (
     Gradients,
     PassWithGradient,

@@ -16,7 +16,6 @@ from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Isomers
 from graphxai.datasets.training_set import training_set_of
-from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
@@ -35,6 +34,7 @@ from graphxai.explanation.pairs import Pairs
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
+from graphxai.runtime.derived_values import cached_passes
 from graphxai.runtime.device import on_cpu_by_default, on_device
 from graphxai.runtime.options import listed
 

@@ -1,11 +1,16 @@
-"""Keep what is computed from the weights of a model until one of them changes."""
+"""Keep what is computed from the weights of a model, or within a block, to compute it once."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from graphxai.runtime.modules import all_modules
+from graphxai.runtime.scope import Blocks
 
 _MOST = 2**21  # weights that are compared in each call of `derived_values`
 Value = TypeVar("Value")
@@ -71,3 +76,59 @@ def derived_values(owner: Any, tensors: Sequence[Tensor], settings: list[Any]) -
 def _places(tensors: Sequence[Tensor]) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """Return where each tensor lies in memory, and how its numbers are laid out there."""
     return [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]
+
+
+# the last values that were computed, each with its key, the newest first
+_cache: Blocks[deque[tuple[tuple[Any, ...], Any]] | None] = Blocks("graphxai_pass_cache", None)
+
+
+@contextmanager
+def cached_passes(most: int) -> Iterator[None]:
+    """Let `cached` keep its last results, at most so many, within this block and blocks inside."""
+    if _cache.get() is not None:
+        yield
+        return
+    with _cache.block(deque(maxlen=most)):
+        yield
+
+
+def cached(
+    key: tuple[Any, ...],
+    compute: Callable[[], Value],
+    keep: Callable[[Value], bool] = lambda value: True,
+) -> Value:
+    """Return what `compute` returns, or what it returned for the same key within the block.
+
+    Args:
+        key: dense tensors, numbers and text in it are compared by value, everything else by
+            identity.
+        keep: whether a value may serve later calls.
+    """
+    if (entries := _cache.get()) is None:
+        return compute()
+    for cached_key, value in entries:
+        if _are_same(cached_key, key):
+            return value
+    value = compute()
+    if keep(value):
+        entries.appendleft((key, value))
+    return value
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    """Whether two keys, or two parts of keys, are the same."""
+    if a is b:
+        return True
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        kinds = ((t.shape, t.dtype, t.device, t.layout) for t in (a, b))
+        return len(set(kinds)) == 1 and a.layout == torch.strided and torch.equal(a, b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_are_same, a, b))
+    return isinstance(a, int | float | str) and type(a) is type(b) and a == b
+
+
+def weight_versions(module: nn.Module) -> tuple[int, ...]:
+    """Return numbers that change whenever weights or buffers are written to."""
+    named = (names for part in all_modules(module) for names in (part._parameters, part._buffers))
+    tensors = (t for names in named for t in names.values() if t is not None)
+    return tuple(-1 if t.is_inference() else t._version for t in tensors)

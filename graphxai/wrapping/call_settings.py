@@ -12,10 +12,10 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.tasks import TaskSet
-from graphxai.engine.fused import uncompiled
 from graphxai.rules.conservative import Rules
 from graphxai.rules.module_rule import CustomRule
 from graphxai.runtime.device import users_default_device
+from graphxai.runtime.modules import uncompiled
 from graphxai.wrapping.ties import shared_ties
 
 from .batches import WrappedBatch, closed, is_real

@@ -8,6 +8,7 @@ the outputs that they have by themselves, and the hooks that explain a pass have
 prove any other. If either fails, the graph without nodes gets a pass to itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.contract.model import wanted_empty_outputs
 from graphxai.engine.request import STRUCTURE, PassBesideEmpty, PassRequest
+from graphxai.rules.module_rule import ModuleRule, rule_of_class
 
 from .batches import WrappedBatch, is_real
 from .chosen import PAIR
@@ -64,6 +66,26 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
     )
     beside_empty = partial(pass_beside_empty, model, request, batch, shown)
     return request if leaves else replace(request, beside_empty=beside_empty)
+
+
+def pass_under_rules(request: PassRequest, rules: Sequence[ModuleRule]) -> PassRequest:
+    """Describe a pass whose modules compute by these rules, which may change every output."""
+    if not rules:
+        return request
+    named = request.module.named_modules()
+
+    def part() -> PassRequest | None:
+        some = request.part()
+        return None if some is None else pass_under_rules(some, rules)
+
+    return replace(
+        request,
+        call_with_leaves=None,
+        key=request.key and (*request.key, *rules),
+        under_rules=frozenset(path for path, m in named if rule_of_class(type(m), rules)),
+        part=part,
+        beside_empty=lambda: None,
+    )
 
 
 def _pass_of_two(

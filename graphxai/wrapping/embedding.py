@@ -17,12 +17,11 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
-from graphxai.engine.fused import uncompiled
 from graphxai.engine.recording import is_recording
-from graphxai.engine.request import OneGraphAtATime
+from graphxai.runtime.modules import uncompiled
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .batches import WrappedBatch
+from .batches import OneGraphAtATime, WrappedBatch
 from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
 from .lookups import (
     IN_PARTS,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from graphxai.engine.fused import all_modules, in_shared_block, shared_block
+from graphxai.runtime.modules import all_modules, in_shared_block, shared_block
 from graphxai.runtime.notices import warn
 from graphxai.runtime.scope import Blocks
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from graphxai.engine.fused import all_modules, uncompiled
 from graphxai.engine.ledger import modules_with_cuts
 from graphxai.engine.plan import make_plan
 from graphxai.engine.positive.rules import ALL_CONSTANT
@@ -30,6 +29,7 @@ from graphxai.engine.request import NODES, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule
+from graphxai.runtime.modules import all_modules, uncompiled
 from graphxai.runtime.notices import warn
 
 from .batches import WrappedBatch, as_rows, is_real

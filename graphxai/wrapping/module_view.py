@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from graphxai.engine.fused import all_modules
+from graphxai.runtime.modules import all_modules
 from graphxai.wrapping.eval_replica import eval_replica_of, in_eval_mode
 
 

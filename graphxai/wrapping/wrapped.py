@@ -15,18 +15,27 @@ from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.engine.attention.reading import GraphsNeedOwnPass
 from graphxai.engine.positive.context import current_relevance
 from graphxai.engine.positive.rules import pass_by_positive_rules
-from graphxai.engine.request import OneGraphAtATime, PassMemory, PassRequest, Tier
-from graphxai.engine.session import pass_by_conservative_rules, with_module_rules
+from graphxai.engine.request import PassMemory, PassRequest, Tier
+from graphxai.engine.session import pass_by_conservative_rules
 from graphxai.rules.conservative import Rules, current_rules, current_tape
+from graphxai.rules.module_rule import computing_by_rules
 from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes
 
 from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
-from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
+from .batches import (
+    OneGraphAtATime,
+    WrappedBatch,
+    as_rows,
+    as_tokens,
+    collate_graphs,
+    collate_tokens,
+    is_real,
+)
 from .call_settings import CallSettings, WrappedConfig
 from .calling import attributes_read, takes_padding_mask
 from .chosen import is_about_nodes
-from .describing import described_pass
+from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
 from .lookups import LookupForms, codes_by_node
@@ -386,8 +395,9 @@ class WrappedModel(ShownModel, ModuleView):
                 self.checks.reads_class_token |= state.reads_class_token
                 return outputs
             rules = self.settings.rules_with(current_rules())
-            request, acting = with_module_rules(request, rules.of_modules)
-            outputs = pass_by_conservative_rules(request, rules, tape)
+            request = pass_under_rules(request, rules.of_modules)
+            with computing_by_rules(self.running, rules.of_modules) as acting:
+                outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
             raise OneGraphAtATime(self, batch, ATTENTION_IN_PARTS) from None
         if tape is not None:

@@ -8,9 +8,9 @@ from torch import nn
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
-from graphxai.engine.fused import unwrapped
 from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
+from graphxai.runtime.modules import unwrapped
 from graphxai.runtime.options import listed, with_keywords
 from graphxai.wrapping.chemprop.model import is_chemprop, wrap_chemprop
 

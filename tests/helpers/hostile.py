@@ -34,12 +34,12 @@ from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import NoAttentionError
 from graphxai.datasets.molecule_reading import CONTROL
 from graphxai.datasets.molecules import molecule_to_data, read_table
-from graphxai.engine.attention.passes import cached_passes
 from graphxai.engine.request import recorded_only
 from graphxai.explainers import get_explainer
 from graphxai.explainers.layers import joined
 from graphxai.models.graphormer import CheckpointError, load_checkpoint, save_checkpoint
 from graphxai.rules.conservative import record
+from graphxai.runtime.derived_values import cached_passes
 from graphxai.tables.run import explain_table
 from graphxai.tables.settings import Pictures
 from toy import random_graphormer

@@ -8,8 +8,8 @@ from torch import nn
 
 import graphxai as gx
 from graphxai.engine.attention import passes
-from graphxai.engine.attention.passes import cached_passes
 from graphxai.explainers import get_explainer
+from graphxai.runtime.derived_values import cached_passes
 from other_models import GpsModel, graph_of
 
 METHODS = ["gae", "rollout", "partial_lrp", "transformer_attribution", "masked_lrp", "lrp_zplus"]

@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch_geometric.nn import TransformerConv, global_mean_pool
 
 import graphxai as gx
-from graphxai.engine.fused import uncompiled
 from graphxai.explainers import head_statistics
+from graphxai.runtime.modules import uncompiled
 from other_models import GpsModel, SparseModel, molecules, trained
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20][:2]

@@ -1,12 +1,11 @@
 """Record a pass, find out which node each of its rows is of, and read its attention."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphxai.engine.attention.matrices import insert_attention_matrices
 from graphxai.engine.attention.node_ids import NONE, NodeIds, reads_class_token
@@ -17,7 +16,6 @@ from graphxai.engine.attention.reading import (
     attention_with_kernels,
     exposing,
 )
-from graphxai.engine.fused import all_modules
 from graphxai.engine.ledger import warn_of_nonlinearities
 from graphxai.engine.plan import AttentionProduct, Roles, make_plan
 from graphxai.engine.replay import Replay
@@ -25,6 +23,7 @@ from graphxai.engine.request import NODES, NodeLayout, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import RunningModule, Trace
 from graphxai.rules.conservative import Rules, current_tape
+from graphxai.runtime.derived_values import cached, weight_versions
 from graphxai.runtime.scope import Blocks
 
 
@@ -170,62 +169,3 @@ def layer_input_of(
         if len(of_nodes) == count == len(of_nodes.unique()):
             return LayerInput(rows, single, layout)
     return None
-
-
-Value = TypeVar("Value")
-
-
-# the last values that were computed, each with its key, the newest first
-_cache: Blocks[deque[tuple[tuple[Any, ...], Any]] | None] = Blocks("graphxai_pass_cache", None)
-
-
-@contextmanager
-def cached_passes(most: int) -> Iterator[None]:
-    """Let `cached` keep its last results, at most so many, within this block and blocks inside."""
-    if _cache.get() is not None:
-        yield
-        return
-    with _cache.block(deque(maxlen=most)):
-        yield
-
-
-def cached(
-    key: tuple[Any, ...],
-    compute: Callable[[], Value],
-    keep: Callable[[Value], bool] = lambda value: True,
-) -> Value:
-    """Return what `compute` returns, or what it returned for the same key within the block.
-
-    Args:
-        key: dense tensors, numbers and text in it are compared by value, everything else by
-            identity.
-        keep: whether a value may serve later calls.
-    """
-    if (entries := _cache.get()) is None:
-        return compute()
-    for cached_key, value in entries:
-        if _are_same(cached_key, key):
-            return value
-    value = compute()
-    if keep(value):
-        entries.appendleft((key, value))
-    return value
-
-
-def _are_same(a: Any, b: Any) -> bool:
-    """Whether two keys, or two parts of keys, are the same."""
-    if a is b:
-        return True
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        kinds = ((t.shape, t.dtype, t.device, t.layout) for t in (a, b))
-        return len(set(kinds)) == 1 and a.layout == torch.strided and torch.equal(a, b)
-    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(map(_are_same, a, b))
-    return isinstance(a, int | float | str) and type(a) is type(b) and a == b
-
-
-def weight_versions(module: nn.Module) -> tuple[int, ...]:
-    """Return numbers that change whenever weights or buffers are written to."""
-    named = (names for part in all_modules(module) for names in (part._parameters, part._buffers))
-    tensors = (t for names in named for t in names.values() if t is not None)
-    return tuple(-1 if t.is_inference() else t._version for t in tensors)

@@ -1,0 +1,87 @@
+"""How a module is called: eagerly, and with what several threads change in common."""
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+_lock = threading.Lock()
+_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
+
+
+def all_modules(module: nn.Module) -> list[nn.Module]:
+    """List the module and all modules in it like `modules`, but in a third of the time."""
+    modules: dict[int, nn.Module] = {}
+
+    def add(part: nn.Module) -> None:
+        if id(part) not in modules:
+            modules[id(part)] = part
+            for child in part._modules.values():
+                if child is not None:
+                    add(child)
+
+    add(module)
+    return list(modules.values())
+
+
+@contextmanager
+def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
+    with _lock:
+        count, undo = _users[key] if key in _users else (0, begin())
+        _users[key] = count + 1, undo
+    try:
+        yield
+    finally:
+        with _lock:
+            count, undo = _users.pop(key)
+            if count > 1:
+                _users[key] = count - 1, undo
+            else:
+                undo()
+
+
+def in_shared_block(key: Hashable) -> bool:
+    """Whether any thread is in a block with this key."""
+    return key in _users
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module that `torch.compile` or `DataParallel` wraps, with the same weights."""
+    inner = getattr(model, "_orig_mod", model)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = model.module
+    return unwrapped(inner) if isinstance(inner, nn.Module) and inner is not model else model
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Run a model eagerly within the block, if any part of it is compiled.
+
+    Compiled code runs no hooks and hides its operations. PyTorch has one setting for all threads.
+    In the meantime, compiled code in other threads runs eagerly too, with the same results.
+    """
+
+    compiled = any(map(_is_compiled, all_modules(model)))
+    eagerly = partial(entered, torch.compiler.set_stance, "force_eager")
+    with shared_block("eager", eagerly) if compiled else nullcontext():
+        yield
+
+
+def entered(block: Callable[[Any], AbstractContextManager[Any]], setting: Any) -> Any:
+    """Enter a block with a setting of PyTorch, and return what leaves it."""
+    opened = ExitStack()
+    opened.enter_context(block(setting))
+    return opened.close
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    # asking a module for an attribute that it lacks is slow
+    may_wrap = "_orig_mod" in vars(module) or "_orig_mod" in module._modules
+    return (may_wrap or "module" in module._modules) and unwrapped(module) is not module
