@@ -10,6 +10,7 @@ nothing of functions that have a backward pass of their own. Where that might ma
 `Opaque`, and has to be recorded.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -289,8 +290,10 @@ class _TraceWriter:
                 self._operation(node, name, kinds.NODES_OF_GRAPH[name])
             elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
                 self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
+            elif "DifferentiableGraph" in name:  # whose parts detach what they save
+                raise Opaque("code that TorchScript runs", "detach")
             else:
-                raise Opaque(name, name)
+                raise Opaque(_operation_of(name), name)
         value = self._values[graph.output]
         self.trace.output = Ref(value, value)
 
@@ -371,6 +374,12 @@ class _TraceWriter:
             return self._constant(None)
         value = self._values[source, number]
         return Ref(value, value)
+
+
+def _operation_of(node_name: str) -> str:
+    """Return the name of a node's operation, such as `lerp` of `LerpBackward1`."""
+    name, count = re.subn(r"Backward\d+$", "", node_name)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() if count else node_name
 
 
 def _identity(saved: Any) -> object:

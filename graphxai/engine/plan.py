@@ -269,7 +269,7 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
             continue
         tensor = trace.memory.tensors[ref.slot]
         read = trace.memory.tensors[(op.reads or op.makes)[0].slot]
-        history = tensor.grad_fn.name() if op.name in DETACHES and tensor.grad_fn else ""
+        history = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
         if "DifferentiableGraph" in history:  # TorchScript writes this backward pass
             passes, arriving = True, _rewrite_script(trace, op)
         elif op.name in CUTS:
@@ -301,9 +301,9 @@ def _live(trace: Trace, value: int) -> int:
 
 
 def _rewrite_script(trace: Trace, op: Op) -> int:
-    """Let gradients flow through a function that TorchScript ran, up to this `detach`.
+    """Let gradients flow through a function that TorchScript ran, up to this operation.
 
-    TorchScript has a backward pass of its own: it detaches the inputs and the outputs of the
+    TorchScript has a backward pass of its own: it detaches the inputs and some outputs of the
     function, and then gives the outputs that backward pass. Returns the inputs of the pass that
     gradients flow to.
     """

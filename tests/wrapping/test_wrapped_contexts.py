@@ -254,3 +254,39 @@ def test_what_cannot_be_explained_says_why():
     data.x = data.x.to("meta")
     with pytest.raises(InputError, match="meta"), suppress(RuntimeError):
         gx.explain(gx.wrap(seeded(Pooled()), kind="regression"), data)
+
+
+def squared_gate(h: Tensor) -> Tensor:
+    return torch.tanh(h) * torch.relu(h)
+
+
+def test_a_scripted_function_whose_results_torchscript_attached_is_explained_as_it_was_written():
+    """After some calls TorchScript gives what the function returns a backward pass of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(squared_gate)
+        model = seeded(Pooled(lambda _, h: scripted(h)))
+        for _ in range(4):
+            with_script = explained(model)
+    other = explained(seeded(Pooled(lambda _, h: squared_gate(h))))
+    torch.testing.assert_close(torch.tensor(with_script.relevance), torch.tensor(other.relevance))
+
+
+def test_a_reason_names_the_operation_as_pytorch_spells_it():
+    class Sized(nn.Module):
+        def forward(self, h):
+            return h * torch.linalg.svdvals(h).sum()
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sized, self.head = Sized(), nn.Linear(6, 1)
+
+        def forward(self, x, edge_index, batch):
+            return self.head(self.sized(x)).mean(0, keepdim=True)
+
+    model = gx.wrap(Network(), kind="regression")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gx.explain(model, graph(), "lrp")
+    assert model.why_recorded.startswith("linalg_svd in sized; ")
