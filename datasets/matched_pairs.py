@@ -75,24 +75,37 @@ def matched_pairs(
         molecules: any molecules.
         wanted: whether the pair (i, j) is of interest.
     """
-    parts: dict[str, dict[int, str]] = defaultdict(dict)  # by core, the part of each molecule
+    # by core, how the part of each molecule is cut off, None for hydrogen
+    parts: dict[str, dict[int, SingleBondCut | None]] = defaultdict(dict)
     by_name: dict[str, list[int]] = defaultdict(list)
     for index, mol in enumerate(molecules):
         by_name[Chem.MolToSmiles(mol)].append(index)
     formulas = {np.bincount([a.GetAtomicNum() for a in m.GetAtoms()]).tobytes() for m in molecules}
-    about: dict[str, tuple[int, str, str]] = {}  # by core, its size and the atom at the bond
+    about: dict[str, tuple[int, SingleBondCut]] = {}  # by core, a molecule that has it, and where
     for index, mol in enumerate(molecules):
         small = mol.GetNumAtoms() <= LARGEST_MOLECULE
-        for core, about[core], part, capped in _cuts(mol, formulas) if small else ():
-            parts[core][index] = part
-            parts[core].update(dict.fromkeys(by_name.get(capped, ()), HYDROGEN))
+        for core, cut, capped in _cuts(mol, formulas) if small else ():
+            about[core] = index, cut
+            parts[core][index] = cut
+            parts[core].update(dict.fromkeys(by_name.get(capped, ()), None))
+
+    def part(index: int, cut: SingleBondCut | None) -> str:
+        return HYDROGEN if cut is None else cut.part_smiles(molecules[index])
+
     pairs: dict[tuple[int, int], MatchedPair] = {}
-    for core in sorted(parts, key=lambda core: (about[core][0], core)):  # the largest wins
-        part_of = parts[core]
-        for i, j in combinations(sorted(part_of)[:MOST_ALIKE], 2):
-            if wanted(i, j):
-                _, symbol, around = about[core]
-                pairs[i, j] = MatchedPair(core, Exchange(part_of[i], part_of[j], symbol), around)
+    shared = [core for core, cut_of in parts.items() if len(cut_of) > 1]
+    # the largest wins
+    for core in sorted(shared, key=lambda core: (len(about[core][1].core), core)):
+        cut_of = parts[core]
+        chosen = [ij for ij in combinations(sorted(cut_of)[:MOST_ALIKE], 2) if wanted(*ij)]
+        if not chosen:
+            continue
+        used = {index: part(index, cut_of[index]) for index in {k for ij in chosen for k in ij}}
+        index, cut = about[core]
+        atom = molecules[index].GetAtomWithIdx(cut.kept)
+        symbol, around = symbol_of(atom), environment_of(atom, cut.cut)
+        for i, j in chosen:
+            pairs[i, j] = MatchedPair(core, Exchange(used[i], used[j], symbol), around)
     largest = max(parts, key=lambda core: len(parts[core]), default="")
     if largest and len(parts[largest]) > MOST_ALIKE:
         warn(
@@ -120,14 +133,23 @@ class SingleBondCut(NamedTuple):
 
     def smiles(self, mol: Chem.Mol) -> tuple[str, str]:
         """Return the SMILES of core and part, with `*` at the bond."""
+        return self.core_smiles(mol), self.part_smiles(mol)
+
+    def core_smiles(self, mol: Chem.Mol) -> str:
+        """Return the SMILES of the core, with `*` at the bond."""
+        return self._piece(mol, self.core, self.kept)
+
+    def part_smiles(self, mol: Chem.Mol) -> str:
+        """Return the SMILES of the part, with `*` at the bond."""
+        return self._piece(mol, self.part, self.cut)
+
+    def _piece(self, mol: Chem.Mol, atoms: tuple[int, ...], end: int) -> str:
+        """Return the SMILES of the piece with the atom `end` of the bond, and `*` beyond it."""
         bond = [mol.GetBondBetweenAtoms(self.kept, self.cut).GetIdx()]
         pieces = Chem.FragmentOnBonds(mol, bond, dummyLabels=[(0, 0)])
-        dummy = {
-            pieces.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx(): i
-            for i in range(mol.GetNumAtoms(), pieces.GetNumAtoms())
-        }
-        core = Chem.MolFragmentToSmiles(pieces, [*self.core, dummy[self.kept]])
-        return core, Chem.MolFragmentToSmiles(pieces, [*self.part, dummy[self.cut]])
+        added = range(mol.GetNumAtoms(), pieces.GetNumAtoms())
+        beyond = next(k for k in added if pieces.GetBondBetweenAtoms(end, k))
+        return str(Chem.MolFragmentToSmiles(pieces, [*atoms, beyond]))
 
 
 def single_bond_cuts(mol: Chem.Mol) -> Iterator[SingleBondCut]:
@@ -165,14 +187,11 @@ def _kind(atom: Chem.Atom) -> str:
     return f"{atom.GetSymbol()}{atom.GetFormalCharge() or ''}{ring}{'=' if multiple else ''}"
 
 
-def _cuts(
-    mol: Chem.Mol, formulas: Collection[bytes]
-) -> Iterator[tuple[str, tuple[int, str, str], str, str]]:
+def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[tuple[str, SingleBondCut, str]]:
     """Yield every way to cut off one part that is small enough at an acyclic single bond.
 
-    These are the SMILES of the larger piece, the core, with `*` at the bond; its number of heavy
-    atoms, and the element and environment of its atom at the bond; the SMILES of the part; and that
-    of the core with hydrogen at the bond, which is empty if no molecule has the core's formula.
+    These are the SMILES of the larger piece, the core, with `*` at the bond; the cut; and the
+    SMILES of the core with hydrogen at the bond, which is empty if no molecule has its formula.
     """
     numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
     for cut in single_bond_cuts(mol):
@@ -181,6 +200,4 @@ def _cuts(
             bond = [mol.GetBondBetweenAtoms(cut.kept, cut.cut).GetIdx()]
             whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
             capped = Chem.MolFragmentToSmiles(whole, cut.core)
-        atom = mol.GetAtomWithIdx(cut.kept)
-        core, part = cut.smiles(mol)
-        yield core, (len(cut.core), symbol_of(atom), environment_of(atom, cut.cut)), part, capped
+        yield cut.core_smiles(mol), cut, capped

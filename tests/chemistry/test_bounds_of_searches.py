@@ -54,6 +54,18 @@ def test_a_core_that_many_molecules_share_gives_the_pairs_of_its_first_ones(monk
     assert set(combinations(range(3), 2)) <= set(some)
 
 
+def test_only_parts_of_pairs_that_are_wanted_are_written(monkeypatch):
+    series = [Chem.MolFromSmiles(f"c1ccc2ccccc2c1CCC{part}") for part in ("N", "O", "Cl", "Br")]
+    written, write = [], pairs.SingleBondCut.part_smiles
+    monkeypatch.setattr(
+        pairs.SingleBondCut, "part_smiles", lambda cut, mol: written.append(mol) or write(cut, mol)
+    )
+    assert pairs.matched_pairs(series, lambda i, j: False) == {}
+    assert written == []
+    assert set(pairs.matched_pairs(series, lambda i, j: (i, j) == (1, 3))) == {(1, 3)}
+    assert {series.index(mol) for mol in written} == {1, 3}
+
+
 def test_molecules_too_large_to_be_compared_have_no_pairs():
     chain = "C" * 200
     assert pairs.matched_pairs([Chem.MolFromSmiles(chain + end) for end in "NO"]) == {}
