@@ -42,6 +42,7 @@ from graphxai.runtime.progress import Progress, progress_bar
 FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
 LEAST = 0.25  # a source with less weight is not worth its time
+FEWEST_TREES = 50  # of a forest that predicts a fold
 MAX_FEATURES = {"forest": 1 / 3, "descriptor_forest": 0.2}
 
 
@@ -227,12 +228,13 @@ class _SourceFitter:
     def _forest(
         self, name: str, k: int, rows: Positions, share: float = 1.0, out_of_bag: bool = False
     ) -> Forest:
-        """Fit a forest with a share of the usual number of trees to some rows of a task."""
+        """Fit a forest with a share of the usual trees, but at least 50, to some rows of a task."""
+        every = trees_for(self.tasks[k].kind, len(self.tasks))
         return Forest.fit(
             self.tasks[k],
             getattr(self.features, name)[rows],
             self.y[rows, k],
-            trees=max(1, round(share * trees_for(self.tasks[k].kind, len(self.tasks)))),
+            trees=min(every, max(FEWEST_TREES, round(share * every))),
             max_features=MAX_FEATURES[name],
             out_of_bag=out_of_bag,
             seed=self.seed,

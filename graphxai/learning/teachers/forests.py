@@ -21,7 +21,7 @@ from graphxai.datasets.fingerprints import Molecules, parsed
 
 FloatArray = NDArray[np.float64]
 TREES = 500
-TREES_OF_VALUES = 200  # of a regression, whose trees take five times as long
+TREES_OF_VALUES = 100  # of a regression, whose trees take five times as long
 TREES_OF_TABLE = 2400  # of all targets of a table together, but at least 100 for each
 FEW_TREES, ROUNDS = 100, 3  # of a forest that fills in labels, and how often it is fitted
 _PROPERTIES = rdMolDescriptors.Properties()
@@ -84,7 +84,7 @@ class Forest:
             task: the task.
             inputs: features of the training molecules.
             y: their labels.
-            trees: number of trees, by default 500, or 200 for a regression.
+            trees: number of trees, by default 500, or 100 for a regression.
             max_features: share of the features that a split of a regression considers; for
                 classes it considers the square root of their number.
             out_of_bag: whether to predict each molecule by the trees that did not see it.
