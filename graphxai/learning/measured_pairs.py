@@ -31,12 +31,14 @@ class Fold(NamedTuple):
     """Training molecules that were held out together.
 
     Args:
-        positions: which molecules of the table they are.
+        positions: which molecules of the table they are (k,).
         model: returns the model that learned from none of them.
+        readings: by task, what that model predicts for them (k,).
     """
 
-    positions: Collection[int]
+    positions: Sequence[int]
     model: Callable[[], Any]
+    readings: Sequence[FloatArray]
 
 
 def pairs_to_judge(
@@ -113,13 +115,16 @@ def measured_pairs(
     if all(task.kind != "regression" for task in tasks):
         return {}
     with_test, within = pairs_to_judge(smiles, test, [fold.positions for fold in folds])
-    table = tasks, smiles, graphs, y
+    table = tasks, smiles, y
     scores, tested = {}, set(test)
-    by_model = _changes(model, with_test, MOST_EXPLAINED, *table)
+    paired = sorted({row for pair in with_test for row in pair})
+    readings = task_readings(model, [graphs[k] for k in paired])
+    by_model = _changes(model, with_test, MOST_EXPLAINED, paired, readings, *table)
     of_folds = defaultdict[str, _Changes](_Changes)
     for fold, pairs in zip(folds, within, strict=True):
         share = -(-MOST_EXPLAINED * len(pairs) // max(sum(map(len, within)), 1))
-        by_fold = _changes(fold.model(), pairs, share, *table) if pairs else {}
+        of_fold = fold.positions, fold.readings
+        by_fold = _changes(fold.model(), pairs, share, *of_fold, *table) if pairs else {}
         for name, changes in by_fold.items():
             of_folds[name].extend(changes)
     for name, changes in by_model.items():
@@ -170,16 +175,19 @@ def _changes(
     model: Any,
     pairs: Pairs,
     explained: int,
+    positions: Sequence[int],
+    readings: Sequence[FloatArray],
     tasks: Sequence[Task],
     smiles: Sequence[str],
-    graphs: Sequence[Any],
     y: FloatArray,
 ) -> dict[str, _Changes]:
-    """Return the changes of each regression, with the relevance of some pairs."""
+    """Return the changes of each regression, with the relevance of some pairs.
+
+    `readings` has, by task, what the model predicts for the molecules at `positions`.
+    """
     rows = np.array(list(pairs), dtype=int).reshape(-1, 2)
-    used, places = np.unique(rows, return_inverse=True)
-    readings = task_readings(model, [graphs[k] for k in used.tolist()])
-    first, second = places.reshape(-1, 2).T
+    place = {position: k for k, position in enumerate(positions)}
+    first, second = (np.array([place[k] for k in side], dtype=int) for side in rows.T.tolist())
     changes: dict[str, _Changes] = {}
     for task, predicted, labels in zip(tasks, readings, y.T, strict=True):
         if task.kind != "regression":

@@ -116,8 +116,9 @@ def _better_of_two(
         return folder
     beside = out / "network"
     networks = split_table(table, replace(settings, model="network"))
-    # what the process was compared with serves the teacher, too, and need not be fitted again
-    networks = replace(networks, forests=process.baselines)
+    # the process and what it was compared with serve the teacher, too, and are not fitted again
+    assert process.process is not None
+    networks = replace(networks, fitted=process.baselines | {"process": process.process})
     with resumable_in(beside):
         verdict = worth_of_network(networks, process.unseen, beside, log)
         if verdict is None:

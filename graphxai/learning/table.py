@@ -74,14 +74,14 @@ class TableSource(RunSource):
         settings: settings of the run.
         warnings: what a user should know before training.
         share: the share of the training part that is used, below 1 on a learning curve.
-        forests: those that were fitted to this training part before, by name.
+        fitted: sources of a teacher that were fitted to this training part before, by name.
     """
 
     table: CleanTable
     settings: TableSettings
     warnings: tuple[str, ...] = ()
     share: float = 1.0
-    forests: Mapping[str, ForestSource | ProcessSource] | None = None
+    fitted: Mapping[str, ForestSource | ProcessSource] | None = None
     valid_is_to = "calibrate"
     stored = (
         "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
@@ -125,7 +125,7 @@ class TableSource(RunSource):
             parts = share_of(self.parts, share, settings.seed)
             tasks = table_tasks(self.table.targets, self.y[list(parts.train)])
             part = replace(
-                self, parts=parts, settings=settings, warnings=(), share=share, forests=None
+                self, parts=parts, settings=settings, warnings=(), share=share, fitted=None
             )
             smaller.append(replace(part, config=replace(self.config, tasks=tasks)))
         return smaller
@@ -193,7 +193,11 @@ class TableSource(RunSource):
             if r2 > (scores[name]["scores"]["graphormer"]["R2"][0] or 0.0):
                 scores[name]["reachable"] = r2
         folds = [
-            Fold([self.parts.train[k] for k in fold.tolist()], model)
+            Fold(
+                [self.parts.train[k] for k in fold.tolist()],
+                model,
+                [readings[fold] for readings in learned.by_folds],
+            )
             for fold, model in zip(self.folds, learned.of_folds, strict=False)
         ]
         of_pairs = measured_pairs(

@@ -63,9 +63,12 @@ class LearnedModel:
             that had not learned from its fold. It is empty without a teacher.
         left_out: by task, what a process of values predicts for each training molecule without it.
             So intervals also know errors near what was learned.
+        process: the process that the model is, as a source of a teacher.
         kept_back: for each value or class of two that was taught, what the first network predicts
             for recombined molecules that were kept back, and what it would have been taught (2, k).
         of_folds: for each fold, a function that returns the model that had not learned from it.
+        by_folds: by task, what the model that had not learned from its fold predicts for each
+            training molecule.
     """
 
     model: Any
@@ -76,8 +79,10 @@ class LearnedModel:
     recombined: int = 0
     unseen: list[Unseen] = field(default_factory=list)
     left_out: list[Unseen] = field(default_factory=list)
+    process: ProcessSource | None = None
     kept_back: dict[str, FloatArray] = field(default_factory=dict)
     of_folds: Sequence[Callable[[], Any]] = ()
+    by_folds: Sequence[FloatArray] = ()
 
 
 class RunSource(Source, ABC):
@@ -86,13 +91,13 @@ class RunSource(Source, ABC):
     Attributes:
         settings: settings of the run.
         share: the share of the training part that is used, below 1 on a learning curve.
-        forests: those that were fitted to this training part before, by name.
+        fitted: sources of a teacher that were fitted to this training part before, by name.
         stored: the facts that go into `scores.json`.
     """
 
     settings: EnsembleSettings
     share: float = 1.0
-    forests: Mapping[str, ForestSource | ProcessSource] | None = None
+    fitted: Mapping[str, ForestSource | ProcessSource] | None = None
     stored: ClassVar[tuple[str, ...]]
 
     @property
@@ -226,7 +231,7 @@ def teach_networks(
         folds=source.folds,
         bounds=train.bounds,
         weigh=bool(source.folds),
-        forests=source.forests,
+        fitted=source.fitted,
         seed=settings.seed,
         show=source.training().show,
     )
@@ -243,14 +248,17 @@ def teach_networks(
     similarity = nearest_of_other_folds(train.smiles, source.folds)
     joint = joint_readings(by_teacher, by_network, shares)
     unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
-    of_folds = [partial(lambda each: each, network) for network in networks]
+    of_folds = {
+        "of_folds": [partial(lambda each: each, network) for network in networks],
+        "by_folds": by_network,
+    }
     of_teacher = max((share for share in shares if share is not None), default=1.0)
     if of_teacher < LEAST_SHARE and not settings.bears_removal:
         log(f"the teacher's share is below {LEAST_SHARE:.0%}: the networks stay as they are")
         by_task = {task.name: share for task, share in zip(tasks, shares, strict=True)}
         joined = joined_networks(networks)
         return LearnedModel(
-            joined, (), teacher.sources, teacher, by_task, unseen=unseen, of_folds=of_folds
+            joined, (), teacher.sources, teacher, by_task, unseen=unseen, **of_folds
         )
     students = []
     for student in range(settings.ensemble):
@@ -269,7 +277,7 @@ def teach_networks(
     first = students[0]
     log(f"the teacher's share, the rest is the networks' own: {shares_text(first.shares)}")
     joined = joined_networks([student.model for student in students])
-    return replace(first, model=joined, unseen=unseen, of_folds=of_folds)
+    return replace(first, model=joined, unseen=unseen, **of_folds)
 
 
 def unseen_readings(networks: Sequence[Graphormer], source: RunSource) -> list[FloatArray]:

@@ -76,15 +76,20 @@ def learned(tmp_path_factory):
 def test_pairs_within_a_fold_are_judged_by_the_model_that_saw_neither(learned, monkeypatch):
     """The predictions are those kept for intervals, and the atoms those without a partner."""
     monkeypatch.setattr(measured_pairs_module, "MOST_EXPLAINED", 10**6)
+    asked, read = [], measured_pairs_module.task_readings
+    monkeypatch.setattr(
+        measured_pairs_module, "task_readings", lambda *of: asked.append(of[0]) or read(*of)
+    )
     source, model = learned
     train, table, y = source.parts.train, source.table, source.y
     folds = [
-        Fold([train[k] for k in fold], of_fold)
+        Fold([train[k] for k in fold], of_fold, [each[fold] for each in model.by_folds])
         for fold, of_fold in zip(source.folds, model.of_folds, strict=True)
     ]
     scores = measured_pairs(
         model.model, source.tasks, table.canonical, table.graphs, y, source.parts.test, folds
     )["y"]["of_folds"]
+    assert asked == [model.model]  # what the folds' models say is known
     unseen = dict(zip(train, model.unseen[0].readings, strict=True))
     measured, predicted, at_change = [], [], []
     for fold in folds:

@@ -24,6 +24,7 @@ from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.choosing import NOISES
 from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.learning.teachers.stacking import FOLDS
 from graphxai.models.process import KernelProcess
 
 ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
@@ -274,9 +275,14 @@ def test_auto_writes_a_process_first_and_keeps_what_one_fold_chooses(
         "fit_forests",
         lambda self, name: fitted.append(name) or fit_forests(self, name),
     )
+    processes, fit = [], Process.fit
+    monkeypatch.setattr(
+        Process, "fit", lambda *given, **more: processes.append(given) or fit(*given, **more)
+    )
     lines = []
     table = clean_table(several, "smiles", ["size"])
     folder = train_table(table, tmp_path, split="random", log=lines.append, progress=False)
+    assert len(processes) == len(NOISES) * FOLDS + 1  # no fold and no model a second time
     assert folder == tmp_path / "model"
     assert fitted == ["forest", "descriptor_forest"]  # once for the process and the network
     assert isinstance(gx.load(folder), KernelProcess) == (choice == "process")

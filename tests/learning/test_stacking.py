@@ -88,14 +88,17 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps()
     assert np.isnan(teacher.left_out(2)).all()  # several classes
 
 
-def test_a_teacher_takes_the_forests_that_a_process_was_compared_with(monkeypatch):
-    """They are those that it would have fitted, and it only fits those of the folds itself."""
+def test_a_teacher_takes_a_process_and_the_forests_that_it_was_compared_with(monkeypatch):
+    """They are those that it would have fitted, and it only fits forests of the folds itself."""
     y, folds = labels()[:, :2], choosing.scaffold_folds(SMILES, choosing.FOLDS)
     alone = choose_teacher(TASKS[:2], SMILES, y, folds=folds)
     no_bounds = np.full((*y.shape, 2), [-np.inf, np.inf])
-    _, fitted, _ = choosing.choose_process(TASKS[:2], SMILES, y, folds, bounds=no_bounds)
-    monkeypatch.setattr(choosing._SourceFitter, "fit_forests", lambda *_: pytest.fail("again"))
-    teacher = choose_teacher(TASKS[:2], SMILES, y, folds=folds, forests=fitted)
+    process, forests, _ = choosing.choose_process(TASKS[:2], SMILES, y, folds, bounds=no_bounds)
+    fitted = forests | {"process": process}
+    for name in ("fit_forests", "fit_process", "_kernel_to_carriers"):
+        monkeypatch.setattr(choosing._SourceFitter, name, lambda *_: pytest.fail("again"))
+    teacher = choose_teacher(TASKS[:2], SMILES, y, folds=folds, fitted=fitted)
+    assert teacher.weights == alone.weights
     assert all(teacher.sources[name] is each for name, each in fitted.items())
     new = MoleculeFeatures(("NCc1ccc(O)cc1", "CCCCC1CCCC1"))
     for task in range(2):

@@ -66,7 +66,10 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
         partial(model_of, [of_folds.fitted[k][fold] for k in range(len(tasks))])
         for fold in range(len(source.folds))
     ]
-    return LearnedModel(model, baselines=forests, unseen=unseen, left_out=left_out, of_folds=models)
+    return LearnedModel(
+        model, baselines=forests, unseen=unseen, left_out=left_out, of_folds=models,
+        by_folds=[each.readings for each in unseen], process=fitted,
+    )  # fmt: skip
 
 
 def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float, FloatArray]:

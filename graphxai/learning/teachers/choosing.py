@@ -54,7 +54,7 @@ def choose_teacher(
     folds: Sequence[Positions] | None = None,
     bounds: FloatArray | None = None,
     weigh: bool = True,
-    forests: Mapping[str, ForestSource | ProcessSource] | None = None,
+    fitted: Mapping[str, ForestSource | ProcessSource] | None = None,
     seed: int = 0,
     show: bool | None = False,
 ) -> Teacher:
@@ -72,7 +72,7 @@ def choose_teacher(
             known. What a forest expects within them is learned from, but judges nothing.
         weigh: whether to choose weights; if not, the result teaches no task and has only the two
             forests.
-        forests: those that were already fitted to these labels from this seed, by name.
+        fitted: sources that were already fitted to these labels and folds from this seed, by name.
         seed: seed of the forests.
         show: as for `progress_bar`.
     """
@@ -83,29 +83,36 @@ def choose_teacher(
     elif folds is None:
         folds = scaffold_folds(smiles, FOLDS)
     similarity = nearest_of_other_folds(smiles, folds)
-    known = forests or {}
+    known = fitted or {}
     steps = len(MAX_FEATURES.keys() - known.keys()) * len(tasks)
     if enough:
-        steps += (len(names) - 2) * (1 + len(folds) * len(NOISES)) + 2 * len(folds)
+        processes = len(SOURCES.keys() - MAX_FEATURES.keys() - known.keys())
+        steps += processes * (1 + len(folds) * len(NOISES)) + len(MAX_FEATURES) * len(folds)
     title = "fitting teachers" if weigh else "fitting forests"
     with progress_bar(title, steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))
         filled = y if bounds is None else filled_labels(tasks, features.forest, y, bounds, seed)
         fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
-        predicted = {name: fitter.predict_folds(name, folds, enough) for name in names if enough}
+        processes_known = {n: each for n, each in known.items() if isinstance(each, ProcessSource)}
+        predicted = {
+            name: fitter.predict_folds(name, folds, enough)
+            for name in names
+            if enough and name not in processes_known
+        }
+        readings = {name: each.readings for name, each in predicted.items()}
+        readings |= {name: each.unseen for name, each in processes_known.items()}
         stacks = {
-            k: _stacked(
-                tasks[k], {name: each.readings[k] for name, each in predicted.items()}, y[:, k]
-            )
+            k: _stacked(tasks[k], {name: readings[name][k] for name in names}, y[:, k])
             for k in enough
         }
         # fitted to every task, as baselines, whatever their weight
         sources: dict[str, ForestSource | ProcessSource] = {
             name: known.get(name) or fitter.fit_forests(name) for name in MAX_FEATURES
         }
+        sources |= processes_known
         for name, of_folds in predicted.items():
             if of_folds.noises:
-                sources[name] = fitter.fit_process(name, of_folds.noises)
+                sources[name] = fitter.fit_process(name, of_folds)
     positions = range(len(tasks))
     return Teacher(
         tuple(tasks),
@@ -142,7 +149,7 @@ def choose_process(
         filled = filled_labels(tasks, features.forest, y, bounds, seed)
         fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
         of_folds = fitter.predict_folds("process", folds, range(len(tasks)))
-        process = fitter.fit_process("process", of_folds.noises)
+        process = fitter.fit_process("process", of_folds)
         return process, {name: fitter.fit_forests(name) for name in MAX_FEATURES}, of_folds
 
 
@@ -275,15 +282,16 @@ class _SourceFitter:
                     ]
         return FoldPredictions(best, noises, raw, fitted)
 
-    def fit_process(self, name: str, noises: Mapping[int, float]) -> ProcessSource:
-        """Fit a process to the tasks for which a noise is given."""
+    def fit_process(self, name: str, of_folds: FoldPredictions) -> ProcessSource:
+        """Fit a process with the noises that predict the folds best."""
+        noises = of_folds.noises
         tasks = {k: self.tasks[k] for k in noises}
         kernel, carriers = self._kernel_to_carriers(name)
         each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
         process = Process.fit(kernel, carriers, process_columns(tasks, self.y), each)
         self.advance(1)
         fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
-        return ProcessSource(name, tasks, process, fingerprints)
+        return ProcessSource(name, tasks, process, fingerprints, of_folds.readings)
 
     def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions]:
         """Return the kernel (n, m) to the carriers, and their positions (m,)."""

@@ -87,12 +87,15 @@ class ProcessSource:
         tasks: by position, in the order of the process's columns.
         process: the process.
         carriers: fingerprints (m, F) of the molecules that carry it.
+        unseen: by position of the task, what a process without its fold predicts for each training
+            molecule (n,) or (n, classes).
     """
 
     source: str
     tasks: Mapping[int, Task]
     process: Process
     carriers: tuple[NDArray[Any], ...]
+    unseen: Mapping[int, FloatArray]
 
     def predict(
         self, features: MoleculeFeatures, tasks: Collection[int] | None = None
