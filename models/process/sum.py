@@ -132,9 +132,11 @@ class SummedModel(ShownModel, nn.Module):
     def collate(self, graphs: Sequence[Any], pad_to: int | None = None) -> SumBatch:
         """Collate encoded molecules for both models."""
         counted = inputs.collate([graph.get(COUNTED) for graph in graphs], pad_to)
-        bare = [copy(graph) for graph in graphs]
-        for graph in bare:
-            delattr(graph, COUNTED)
+        bare = list(graphs)
+        if not isinstance(self.base, SummedModel):  # which reads the counts, too
+            bare = [copy(graph) for graph in graphs]
+            for graph in bare:
+                delattr(graph, COUNTED)
         more = () if pad_to is None else (pad_to,)
         return SumBatch(self.base.collate(bare, *more), counted)
 

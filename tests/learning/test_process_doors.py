@@ -191,3 +191,23 @@ def test_it_is_one_of_several_properties_and_is_evaluated(model, task):
     measured = gx.evaluate(model, list(SMILES[:2]), ["lrp", "occlusion"])
     assert {"lrp", "occlusion"} <= {unit.method for unit in measured.units}
     assert gx.trust(model, SMILES[0]).sentence
+
+
+@pytest.mark.parametrize("kind", ["process", "mean"])
+def test_a_process_and_a_mean_are_adapted_updated_and_explained(kind, tmp_path):
+    """A mean is itself a sum: its ledger is the model's line, and the new process's the other."""
+    base = made(kind, tmp_path)
+    names = TRAINING[:20]
+    own = written(tmp_path / "own.csv", names, "smiles,own")
+    out = gx.adapt(base, own, tmp_path / "adapted", target_column="own")
+    model, alone = gx.load(out), gx.load(base)
+    for smiles in SMILES[:3]:
+        e, of_base = gx.explain(model, smiles), gx.explain(alone, smiles)
+        assert e.output == pytest.approx(gx.predict(model, smiles)["pIC50"].value, abs=1e-5)
+        assert abs(e.ledger.unexplained) < 1e-5
+        of_model = model.factor * of_base.relevance
+        np.testing.assert_allclose(e.features[:, 0], of_model, atol=1e-5)
+    more = written(tmp_path / "more.csv", TRAINING[25:26], "smiles,own")
+    again = gx.load(gx.adapt(out, more, tmp_path / "again", target_column="own"))
+    assert again.process.config.carriers == len(names) + 1
+    assert json.loads((out / "config.json").read_text())["base"]["path"] == str(base)

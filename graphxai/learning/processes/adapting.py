@@ -106,10 +106,8 @@ def adapt(
     """
     adapted, named = loaded(model), _name_of(model)
     base, earlier = adapted, None
-    if isinstance(adapted, SummedModel):
-        stored = adapted.origin.metadata.get("adapted")
-        if stored is None or adapted.origin.folder is None:
-            raise ValueError("a mean of two models cannot be adapted: adapt one of them.")
+    stored = adapted.origin.metadata.get("adapted")
+    if isinstance(adapted, SummedModel) and stored and adapted.origin.folder:
         base, named, earlier = adapted.base, str(stored), adapted.origin.folder / FILE
     tasks = base.config.tasks
     values = [t for t in tasks if t.kind == "regression" and task in (None, t.name)]
