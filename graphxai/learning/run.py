@@ -118,7 +118,7 @@ def _better_of_two(
     networks = split_table(table, replace(settings, model="network"))
     # the process and what it was compared with serve the teacher, too, and are not fitted again
     assert process.process is not None
-    networks = replace(networks, fitted=process.baselines | {"process": process.process})
+    networks = replace(networks, fitted={**process.baselines, "process": process.process})
     with resumable_in(beside):
         verdict = worth_of_network(networks, process.unseen, beside, log)
         if verdict is None:

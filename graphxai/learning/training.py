@@ -248,7 +248,7 @@ def teach_networks(
     similarity = nearest_of_other_folds(train.smiles, source.folds)
     joint = joint_readings(by_teacher, by_network, shares)
     unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
-    of_folds = {
+    of_folds: dict[str, Any] = {
         "of_folds": [partial(lambda each: each, network) for network in networks],
         "by_folds": by_network,
     }
