@@ -192,12 +192,9 @@ class TableSource(RunSource):
         for name, r2 in reachable(table.targets, self.test.y, counts).items():
             if r2 > (scores[name]["scores"]["graphormer"]["R2"][0] or 0.0):
                 scores[name]["reachable"] = r2
+        train = self.parts.train
         folds = [
-            Fold(
-                [self.parts.train[k] for k in fold.tolist()],
-                model,
-                [readings[fold] for readings in learned.by_folds],
-            )
+            Fold([train[k] for k in fold], model, [each[fold] for each in learned.by_folds])
             for fold, model in zip(self.folds, learned.of_folds, strict=False)
         ]
         of_pairs = measured_pairs(
