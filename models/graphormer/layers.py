@@ -4,10 +4,13 @@ Wherever a conservative rule may hold something constant, the layer calls `rules
 """
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.rules import conservative as rules
@@ -101,7 +104,7 @@ class StructuralBias(nn.Module):
                 raise ValueError("the model reads node positions; the graph has no `pos`.")
             position = self.position(batch.pos)  # (B, H, N, N)
         for graphs, rows in _blocks(*batch.mask.shape):
-            nodes = _sum_bags(batch, table, graphs, rows)
+            nodes = _sum_bags(batch, table, graphs, rows, learning=self.training)
             if position is not None:
                 nodes = nodes + position[graphs, :, rows]
             bias[graphs, :, rows] = nodes
@@ -185,7 +188,34 @@ def _blocks(b: int, n: int) -> list[tuple[slice, slice]]:
     ]
 
 
-def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> Tensor:
+class _LearnedBags(torch.autograd.Function):
+    """`F.embedding_bag`, the gradient of whose table is a product with a sparse matrix.
+
+    PyTorch sorts all codes instead, which took a fifth of a step with molecules of 32 atoms.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, *bags: Tensor) -> Tensor:
+        """Return the weighted sums of rows (bags, H), given codes, offsets and weights."""
+        ctx.rows, (codes, offsets, weights) = len(table), bags
+        ctx.save_for_backward(*bags)
+        return F.embedding_bag(codes, table, offsets, mode="sum", per_sample_weights=weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the table (rows, H)."""
+        from scipy.sparse import csc_matrix
+
+        codes, offsets, weights = (each.numpy() for each in ctx.saved_tensors)
+        ends = np.append(offsets, len(codes)).astype(offsets.dtype)
+        of_bags = csc_matrix((weights, codes, ends), shape=(ctx.rows, len(offsets)))
+        return torch.from_numpy(of_bags @ gradient.numpy()), None, None, None
+
+
+def _sum_bags(
+    batch: GraphBatch, table: Tensor, graphs: slice, rows: slice, learning: bool = False
+) -> Tensor:
     """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N).
 
     Args:
@@ -193,6 +223,7 @@ def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> T
         table: the table.
         graphs: the graphs to look up.
         rows: the first nodes of their pairs. Several graphs need all rows.
+        learning: whether only the first derivative of the table may be asked for.
     """
     n = batch.mask.shape[1]
     start = (graphs.start * n + rows.start) * n
@@ -202,13 +233,11 @@ def _sum_bags(batch: GraphBatch, table: Tensor, graphs: slice, rows: slice) -> T
         ends = [*batch.bag_offsets[stop : stop + 1].tolist(), len(batch.bag_codes)]
         bags = slice(int(offsets[0]), ends[0])
         offsets = offsets - offsets[0]
-    pairs = F.embedding_bag(
-        batch.bag_codes[bags],
-        table,
-        offsets,
-        mode="sum",
-        per_sample_weights=batch.bag_weights[bags].to(table.dtype),
-    )
+    codes, weights = batch.bag_codes[bags], batch.bag_weights[bags].to(table.dtype)
+    if learning and table.device.type == "cpu" and table.dtype in (torch.float32, torch.float64):
+        pairs = _LearnedBags.apply(table, codes, offsets, weights)
+    else:
+        pairs = F.embedding_bag(codes, table, offsets, mode="sum", per_sample_weights=weights)
     return pairs.reshape(graphs.stop - graphs.start, -1, n, len(table[0])).permute(0, 3, 1, 2)
 
 

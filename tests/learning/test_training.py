@@ -154,7 +154,7 @@ def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_name
     pytest.importorskip("lightning")
     from safetensors.torch import load_file
 
-    from graphxai.learning.lightning import StateFile
+    from graphxai.learning.state_file import StateFile
 
     graphs = twenty_molecules()
     model = tiny()
@@ -170,7 +170,7 @@ def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_name
 
 def test_a_state_keeps_the_kind_and_the_bits_of_every_value(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from graphxai.learning.lightning import StateFile
+    from graphxai.learning.state_file import StateFile
 
     shared = torch.rand(3, 4)
     state = {
@@ -196,18 +196,18 @@ def test_a_state_is_written_when_that_pays_or_at_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("lightning")
-    from graphxai.learning import lightning
+    from graphxai.learning import state_file
 
     clock = [0.0]
-    monkeypatch.setattr(lightning.time, "monotonic", lambda: clock[0])
-    write = lightning.write_whole
+    monkeypatch.setattr(state_file.time, "monotonic", lambda: clock[0])
+    write = state_file.write_whole
 
     def written_in_a_second(path: Path, content: bytes) -> Path:
         clock[0] += 1.0
         return write(path, content)
 
-    monkeypatch.setattr(lightning, "write_whole", written_in_a_second)
-    path, states, weights = tmp_path / "last.ckpt", lightning.StateFile(), torch.zeros(2)
+    monkeypatch.setattr(state_file, "write_whole", written_in_a_second)
+    path, states, weights = tmp_path / "last.ckpt", state_file.StateFile(), torch.zeros(2)
 
     def save(epoch: int) -> int:
         weights.fill_(epoch)  # as training goes on with the same tensors
@@ -217,13 +217,62 @@ def test_a_state_is_written_when_that_pays_or_at_a_stop(
         return int(stored["epoch"])
 
     assert save(0) == 0  # the first is written at once
-    clock[0] = lightning.PAYS
+    clock[0] = state_file.PAYS
     assert save(1) == 0
     weights.fill_(7)
     states.flush()
     assert states.load_checkpoint(path)["weights"].tolist() == [1, 1]
-    clock[0] = 2 * lightning.PAYS + 2
+    clock[0] = 2 * state_file.PAYS + 2
     assert save(2) == 2
+
+
+def test_the_last_weights_are_written_once_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning import lightning
+
+    graphs, save, folders = twenty_molecules(), lightning.save_checkpoint, []
+    monkeypatch.setattr(
+        lightning, "save_checkpoint", lambda model, to: (folders.append(to), save(model, to))
+    )
+    last = settings(epochs=3, keep_best=False)
+    trained = fit(tiny(), graphs, graphs, last, tmp_path)
+    assert folders == [tmp_path / "state" / "best"]
+    again = fit(tiny(), graphs, graphs, last, tmp_path)
+    assert same_weights(trained.model, again.model)
+    assert trained.epoch == again.epoch == 2
+    assert trained.scores == again.scores
+    assert trained.scores == pytest.approx(evaluate(again.model, graphs), abs=1e-5)
+
+
+def test_an_epoch_logs_the_mean_loss_of_its_graphs_by_one_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    module = GraphormerModule(tiny(), settings(), Path())
+    logged: list[tuple[str, float]] = []
+    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.append((name, float(value))))
+    graphs = encode_all(twenty_molecules(), module.model.config)
+    parts = collate(graphs[:15]), collate(graphs[15:])
+    losses = [float(module.training_step(part, k).detach()) for k, part in enumerate(parts)]
+    assert not logged
+    module.on_train_epoch_end()
+    assert logged == [("train/loss", pytest.approx((15 * losses[0] + 5 * losses[1]) / 20))]
+
+
+def test_a_step_notes_no_calls_for_other_processors() -> None:
+    pytest.importorskip("lightning")
+    from graphxai.learning.lightning import GraphormerModule
+
+    module = GraphormerModule(tiny(dropout=0.5), settings(), Path())
+    batch = collate(encode_all(twenty_molecules(), module.model.config))
+    waiting = len(torch.cuda._queued_calls)
+    first, second = (module.training_step(batch, 0) for _ in range(2))
+    assert torch.equal(first, second)  # both are the first step, which draws the same dropout
+    assert len(torch.cuda._queued_calls) == waiting
 
 
 def test_the_average_of_the_weights_is_that_of_the_moving_average() -> None:

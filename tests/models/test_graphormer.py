@@ -4,6 +4,7 @@ import gzip
 import itertools
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 
 from graphxai.contract.structure import shortest_paths
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.explainers import get_explainer
+from graphxai.learning.fit import molecule_config
 from graphxai.models.graphormer import (
     CheckpointError,
     Graphormer,
@@ -26,6 +29,7 @@ from graphxai.models.graphormer import (
     collate,
     load_huggingface,
 )
+from graphxai.rules import conservative as rules
 from graphxai.rules.conservative import record
 from toy import random_graphormer
 
@@ -351,3 +355,53 @@ def test_configuration_refuses_what_cannot_be_built(changes, message):
     settings = {"tasks": (Task("a", "regression"),), "node_cardinalities": (4,)}
     with pytest.raises(ValueError, match=message):
         GraphormerConfig(**(settings | changes))
+
+
+class CountedOperations(TorchDispatchMode):
+    """Count the operations of the block by name, and note the columns of each softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.widths: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.counts[name := func.overloadpacket.__name__] += 1
+        if name == "_softmax":
+            self.widths.append(args[0].shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_bias_learns_by_the_gradient_of_its_look_up_without_sorting():
+    torch.manual_seed(0)
+    model = Graphormer(molecule_config([Task("y", "regression")], num_layers=1))
+    graphs = [molecule_to_data(smiles) for smiles in ("CCO", "c1ccccc1C(=O)N", "C")]
+    batch = collate(list(map(StructureEncoding.from_config(model.config), graphs)))
+    gradients, counts = {}, {}
+    for learning in (True, False):
+        model.bias.train(learning)
+        bias = model.bias(batch).masked_fill(~batch.mask.any(), 0.0)[:, :, :2, :2]
+        weights = torch.arange(bias.numel()).reshape(bias.shape).cos()
+        with CountedOperations() as operations:
+            gradients[learning] = torch.autograd.grad((bias * weights).sum(), model.bias.spatial)
+        counts[learning] = operations.counts
+    assert gradients[True][0].any()
+    torch.testing.assert_close(gradients[True], gradients[False], rtol=1e-5, atol=1e-6)
+    assert counts[True]["_embedding_bag_backward"] + counts[True]["sort"] == 0
+    assert counts[False]["_embedding_bag_backward"] + counts[False]["sort"] > 0
+
+
+@pytest.mark.parametrize("keys", [2, 10, 15, 16, 20])
+def test_attention_that_learns_has_no_softmax_of_short_rows(keys):
+    torch.manual_seed(0)
+    q, k = (torch.randn(3, 2, keys, 4, requires_grad=True) for _ in "qk")
+    bias = torch.zeros(3, 1, 1, keys)
+    bias[0, ..., -1] = -torch.inf
+    with CountedOperations() as operations:
+        attention = rules.softmax_attention(q, k, bias)
+    assert operations.widths == [max(keys, rules.ROWS)]
+    expected = torch.softmax(q @ k.mT + bias, -1)
+    torch.testing.assert_close(attention, expected)
+    aim = torch.randn_like(expected)
+    each = [torch.autograd.grad((weights * aim).sum(), q)[0] for weights in (attention, expected)]
+    torch.testing.assert_close(*each)
