@@ -104,7 +104,7 @@ class GraphormerModule(pl.LightningModule):
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Log the mean loss of the epoch's graphs, once: a call a step took 4 % of its time."""
+        """Log the mean loss of the epoch's graphs, once, as each call of `log` costs."""
         losses, sizes = zip(*self._losses, strict=True)
         weights = torch.tensor(sizes, dtype=torch.float, device=self.device)
         mean = torch.stack(losses).float() @ weights / weights.sum()

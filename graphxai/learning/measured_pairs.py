@@ -115,18 +115,18 @@ def measured_pairs(
     if all(task.kind != "regression" for task in tasks):
         return {}
     with_test, within = pairs_to_judge(smiles, test, [fold.positions for fold in folds])
-    table = tasks, smiles, y
     scores, tested = {}, set(test)
     paired = sorted({row for pair in with_test for row in pair})
     readings = task_readings(model, [graphs[k] for k in paired])
-    by_model = _changes(model, with_test, MOST_EXPLAINED, paired, readings, *table)
+    by_model = _changes(model, with_test, MOST_EXPLAINED, paired, readings, tasks, smiles, y)
     of_folds = defaultdict[str, _Changes](_Changes)
     for fold, pairs in zip(folds, within, strict=True):
         share = -(-MOST_EXPLAINED * len(pairs) // max(sum(map(len, within)), 1))
-        of_fold = fold.positions, fold.readings
-        by_fold = _changes(fold.model(), pairs, share, *of_fold, *table) if pairs else {}
-        for name, changes in by_fold.items():
-            of_folds[name].extend(changes)
+        if pairs:
+            known = fold.positions, fold.readings
+            by_fold = _changes(fold.model(), pairs, share, *known, tasks, smiles, y)
+            for name, changes in by_fold.items():
+                of_folds[name].extend(changes)
     for name, changes in by_model.items():
         scores[name] = changes.scores()
         both = [k for k, pair in enumerate(changes.pairs) if tested.issuperset(pair)]

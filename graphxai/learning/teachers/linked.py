@@ -17,11 +17,12 @@ from graphxai.datasets.fingerprints import (
     ecfp6_counts,
     parsed,
 )
-from graphxai.learning.teachers.forests import Forest
+from graphxai.learning.teachers.forests import TREES, Forest
 from graphxai.learning.teachers.gaussian_process import Counts, Process, carriers_of, similarity
 from graphxai.runtime.progress import progress_bar
 
 FloatArray = NDArray[np.float64]
+TREES_OF_VALUES = 200  # with which the bundled model was trained
 PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds among BACE's training molecules
 
 
@@ -116,7 +117,8 @@ class LinkedTeacher:
                 rows, values = ~np.isnan(labels[:, k]), labels[:, k].astype(np.float32)
                 forests.append([])
                 for x in inputs:
-                    each = Forest.fit(task, x[rows], values[rows], out_of_bag=True)
+                    trees = TREES_OF_VALUES if task.kind == "regression" else TREES
+                    each = Forest.fit(task, x[rows], values[rows], trees=trees, out_of_bag=True)
                     forests[-1].append(each)
                     advance(1)
                 out_of_bag[rows, k] = np.mean([each.out_of_bag for each in forests[-1]], axis=0)
