@@ -86,9 +86,9 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.learning.cleaned_table import CleanTable as CleanTable
     from graphxai.learning.cleaning import clean_table as clean_table
     from graphxai.learning.conformal import learned_from as learned_from
-    from graphxai.learning.masked_atoms import MaskedAtoms as MaskedAtoms
-    from graphxai.learning.masked_atoms import fit_masked_atoms as fit_masked_atoms
     from graphxai.learning.processes.adapting import adapt as adapt
+    from graphxai.learning.recipes.masked_atoms import MaskedAtoms as MaskedAtoms
+    from graphxai.learning.recipes.masked_atoms import fit_masked_atoms as fit_masked_atoms
     from graphxai.learning.run import train as train
     from graphxai.learning.run import train_table as train_table
     from graphxai.learning.settings import GraphSettings as GraphSettings

@@ -196,7 +196,7 @@ def fit_masked_atoms(
     """
     refuse_inapplicable(context, kind := "training" if source is None else "table")
     require_sense(source or "", kind, [options.model], (), [options.smiles_column])
-    from graphxai.learning.masked_atoms import fit_masked_atoms as fit
+    from graphxai.learning.recipes.masked_atoms import fit_masked_atoms as fit
 
     loaded = load_with_warning(options.model)
     smiles, data = _molecules(loaded, source, options.smiles_column, "fit-masked-atoms")

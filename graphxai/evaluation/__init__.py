@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # loaded when first used, because PyG takes longer to import than torch
-    from graphxai.learning.masked_atoms import MaskedAtoms as MaskedAtoms
-    from graphxai.learning.masked_atoms import fit_masked_atoms as fit_masked_atoms
+    from graphxai.learning.recipes.masked_atoms import MaskedAtoms as MaskedAtoms
+    from graphxai.learning.recipes.masked_atoms import fit_masked_atoms as fit_masked_atoms
     from graphxai.learning.refit import Refit as Refit
     from graphxai.wrapping.removal import OPERATORS as OPERATORS
     from graphxai.wrapping.removal import Operator as Operator

@@ -237,7 +237,7 @@ LINES = {
 SLOW = (
     "graphxai.tables.cluster.explain_on_ray",
     "graphxai.explainers.fit_explainer",
-    "graphxai.learning.masked_atoms.fit_masked_atoms",
+    "graphxai.learning.recipes.masked_atoms.fit_masked_atoms",
     "graphxai.learning.processes.adapting.adapt",
     "graphxai.evaluation.evaluate",
     "graphxai.learning.recipes.rules.benchmark_rule",
