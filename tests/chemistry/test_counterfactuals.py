@@ -148,7 +148,7 @@ def test_a_second_step_says_by_which_changes_it_got_there(model):
     )
 
 
-@pytest.mark.parametrize("goal", ["pIC50: >9", "pIC50: >5.1"])
+@pytest.mark.parametrize("goal", ["pIC50: >9", "pIC50: >5"])
 def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
     """This holds whether the goal is out of reach or near."""
     options = {"predictions": 200, "steps": 1, "sources": ["transformations"]}
@@ -162,15 +162,15 @@ def test_few_of_the_changes_shown_are_at_the_same_atoms(model, goal):
         assert shown[0] == best
 
 
-SULFONAMIDE = (
-    "S(=O)(=O)(N(C)c1cc(cc(c1)C(=O)N[C@@H](Cc1ccccc1)C[NH2+][C@H](C(=O)NCC(C)C)C)"
-    "C(=O)N[C@H](C)c1ccc(F)cc1)C"
+PYRROLIDINONE = (
+    "CC(=O)N[C@]1(CC(C)C)CCN([C@@H](CCc2ccccc2)C(=O)N[C@@H](Cc2cc(F)cc(F)c2)"
+    "[C@H](O)[C@H]2Cc3ccccc3CN2)C1=O"
 )
 QUINOLINE = "Cc1ccccc1-c1ccc2nc(N)c(CC(C)C(=O)NCCC(C)(C)C)cc2c1"
 
 
 @pytest.mark.parametrize(
-    ("molecule", "goal"), [(SULFONAMIDE, "active"), (QUINOLINE, "pIC50: <7.5")]
+    ("molecule", "goal"), [(PYRROLIDINONE, "active"), (QUINOLINE, "pIC50: <7.5")]
 )
 def test_only_those_that_the_model_is_sure_of(molecule, goal):
     """The set has one class alone, or the whole interval of a value is beyond the limit."""

@@ -345,7 +345,7 @@ def test_a_change_to_a_class_says_by_how_much_its_probability_rises(tmp_path, mo
 
 def test_counterfactuals_of_a_report_name_what_its_own_table_measured(bace, tmp_path, monkeypatch):
     monkeypatch.setattr("graphxai.tables.report.full_cards.PREDICTIONS", 20)
-    table, start = tmp_path / "assay.csv", "Oc1ccccc1F"
+    table, start = tmp_path / "assay.csv", "Cc1ccccc1F"
     options = {"n": 1, "predictions": 20, "progress": False}
     (counterfactual,) = gx.counterfactuals(bace, start, "pIC50: >9", **options)
     table.write_text(f"smiles,pIC50\n{start},4\n{counterfactual.smiles},4.75\nCCO,\n")
@@ -713,7 +713,7 @@ def test_the_page_is_headed_by_the_score_of_the_explained_task(bace, assay, tmp_
 
 def test_measured_pairs_are_told_below_the_heading(bace, assay, tmp_path, monkeypatch):
     out, metadata = tmp_path / "r.html", copy.deepcopy(bace.origin.metadata)
-    metadata["scores"]["pIC50"] = {"pairs": {"n": 40, "r": 0.5, "right": 0.8}}
+    metadata["scores"]["pIC50"]["pairs"] = {"n": 40, "r": 0.5, "right": 0.8}
     monkeypatch.setattr(bace, "origin", replace(bace.origin, metadata=metadata))
     gx.report(bace, assay, out, detailed=0, limit=2, target="pIC50")
     model = read(out)[1]["model"]
