@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,3 +68,21 @@ class GraphBatch:
 
     def _each(self, of: Callable[[Tensor], Tensor]) -> "GraphBatch":
         return replace(self, **{name: of(t) for name, t in vars(self).items() if t is not None})
+
+
+class OneGraphAtATime(ValueError):
+    """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
+
+    Attributes:
+        batches: a batch with one graph for each of the graphs.
+        model: the wrapped model.
+        why: what it does, so that they cannot.
+    """
+
+    def __init__(self, model: Any, batch: Any, why: str) -> None:
+        super().__init__(
+            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
+            " one at a time."
+        )
+        self.model, self.why = model, why
+        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]

@@ -291,7 +291,7 @@ class _TraceWriter:
             elif name.endswith("AccumulateGrad") and isinstance(node.variable, nn.Parameter):
                 self.trace.parameters.add(self._result(node, 0, -1, WEIGHTS, 0))
             elif "DifferentiableGraph" in name:  # whose parts detach what they save
-                raise Opaque("code that TorchScript runs", "detach")
+                raise Opaque("code that TorchScript runs", next(iter(kinds.DETACHES)))
             else:
                 raise Opaque(_operation_of(name), name)
         value = self._values[graph.output]

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batch import GraphBatch, OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, evaluating, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target, TargetOfNode
-from graphxai.wrapping.batches import OneGraphAtATime
 
 from .traits import Traits
 from .wrapped import (

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batch import GraphBatch, OneGraphAtATime
 from graphxai.contract.batching import batches_for, collated
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
-from graphxai.wrapping.batches import OneGraphAtATime
 
 from .head_counts import (
     ROUNDING,

@@ -32,12 +32,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.contract.batch import OneGraphAtATime
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.structure import IntArray, shortest_paths
 from graphxai.contract.target import Target
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import Rules, conservative, record
-from graphxai.wrapping.batches import OneGraphAtATime
 
 from .base import Explainer, decided_by, gradients
 from .gradient import GradientInput, Lrp

@@ -394,21 +394,3 @@ def _edges(graph: Data) -> Tensor:
 def _mask(num_nodes: Tensor, pad_to: int | None) -> Tensor:
     n = max(int(num_nodes.max()), pad_to or 0)
     return torch.arange(n, device=num_nodes.device) < num_nodes[:, None]
-
-
-class OneGraphAtATime(ValueError):
-    """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
-
-    Attributes:
-        batches: a batch with one graph for each of the graphs.
-        model: the wrapped model.
-        why: what it does, so that they cannot.
-    """
-
-    def __init__(self, model: Any, batch: Any, why: str) -> None:
-        super().__init__(
-            f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
-            " one at a time."
-        )
-        self.model, self.why = model, why
-        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]

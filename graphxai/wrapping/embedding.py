@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.contract.batch import OneGraphAtATime
 from graphxai.contract.inputs import InputError
 from graphxai.contract.model import evaluating
 from graphxai.engine.recording import is_recording
 from graphxai.runtime.modules import uncompiled
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .batches import OneGraphAtATime, WrappedBatch
+from .batches import WrappedBatch
 from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
 from .lookups import (
     IN_PARTS,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from graphxai.contract.batch import OneGraphAtATime
 from graphxai.contract.inputs import Input
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import Origin, ShownModel, tasks_text
@@ -24,7 +25,6 @@ from graphxai.wrapping.eval_replica import restoring_attributes
 
 from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
 from .batches import (
-    OneGraphAtATime,
     WrappedBatch,
     as_rows,
     as_tokens,

@@ -225,7 +225,7 @@ RECORDED = {
     ),
     "LSTM": (
         (lambda model, h, *_: model.part(h[:, None])[0][:, 0], lambda: nn.LSTM(DIM, DIM)),
-        "MkldnnRnnLayer",
+        "mkldnn_rnn_layer",
     ),
 }
 
