@@ -181,6 +181,7 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     if declared.parse is not None:
         hint = list[str] | None if declared.repeat else str | None
         default = ",".join(default) if isinstance(default, tuple) else default
+        default = [default] if declared.repeat and default else default
     if hint is bool and not names:  # the flag says the opposite of the default
         names, default = ((f"--no-{dashed}" if default else f"--{dashed}"),), False
     kinds, help = declared.applies_to or (), declared.help

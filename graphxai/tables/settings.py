@@ -19,8 +19,9 @@ SMOOTH = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 TABLE = ("table", "ray")  # the sources that are read row by row
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def _names(texts: Sequence[str]) -> tuple[str, ...]:
+    names = (name.strip() for text in texts for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _columns(texts: Sequence[str]) -> dict[str, str]:
@@ -115,10 +116,11 @@ class ExplanationSettings(TableRunSettings):
     )
     formats: Sequence[str] = option(
         ("csv",),
-        "Files to write: csv (always), parquet, sdf.",
+        "Files to write: csv (always), parquet, sdf, separated by commas or each with its option.",
         applies_to=("table",),
         name="--format",
         parse=_names,
+        repeat=True,
     )
     resume: bool = option(False, "Continue an interrupted run over a table.", applies_to=TABLE)
 

@@ -483,9 +483,11 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
-def test_tables_come_as_parquet_and_sdf_too(run, table, tmp_path):
+@pytest.mark.parametrize("formats", [["csv,parquet,sdf"], ["csv", "parquet", "sdf,csv"]])
+def test_tables_come_as_parquet_and_sdf_too(run, table, tmp_path, formats):
     out = tmp_path / "results"
-    code, _ = run(table, "--out", out, "--format", "csv,parquet,sdf", "--pictures", "none")
+    asked = [word for each in formats for word in ("--format", each)]
+    code, _ = run(table, "--out", out, *asked, "--pictures", "none")
     assert code == 0
     rows = rows_of(out)
     frame = pd.read_parquet(out / "explanations.parquet")
