@@ -144,7 +144,8 @@ def sdf_record(
     the graph has hydrogens as atoms).
 
     Args:
-        mol: the molecule. If it has no coordinates, a 2D layout is written.
+        mol: the molecule. If it has no coordinates, a 2D layout is written from which the same
+            compound is read again, if there is one.
         relevance: the relevance of its atoms (N,), or None without an explanation.
         title: the record's first line, which is RDKit's `_Name`.
         properties: further properties of the molecule.
@@ -152,9 +153,33 @@ def sdf_record(
     Raises:
         ValueError: RDKit cannot write the molecule in this format.
     """
-    from rdkit import Chem
+    from rdkit.Chem import rdCoordGen
 
-    mol = Chem.Mol(mol) if mol.GetNumConformers() else laid_out(mol)
+    from graphxai.datasets.canonical_form import canonical_smiles
+
+    items = {re.sub(r"[<>\s]+", " ", name): _line(value) for name, value in properties.items()}
+    if relevance is not None:
+        values = " ".join(f"{value:{DIGITS}}" for value in relevance)
+        items = {f"atom.dprop.{PROPERTY}": textwrap.fill(values, 180)} | items
+    if title:
+        items["_Name"] = _line(one_line(title))
+    if mol.GetNumConformers():
+        return _sdf_record(mol, items)[0]
+    record, read = _sdf_record(drawn := laid_out(mol), items)
+    if read is not None and canonical_smiles(read) != (smiles := canonical_smiles(mol)):
+        # a double bond may bend so much in a ring that it is read in its other configuration
+        rdCoordGen.AddCoords(drawn)
+        another, read = _sdf_record(drawn, items)
+        if read is not None and canonical_smiles(read) == smiles:
+            return another
+    return record
+
+
+def _sdf_record(drawn: "Mol", items: Mapping[str, str]) -> "tuple[str, Mol | None]":
+    """Write a molecule with coordinates and items, and return the record and what is read of it."""
+    from rdkit import Chem, rdBase
+
+    mol = Chem.Mol(drawn)
     for place in Chem.FindPotentialStereo(mol):
         if (
             place.type == Chem.StereoType.Bond_Double
@@ -163,14 +188,9 @@ def sdf_record(
             mol.GetBondWithIdx(place.centeredOn).SetStereo(Chem.BondStereo.STEREOANY)
     for name in mol.GetPropNames():
         mol.ClearProp(name)
-    if title:
-        mol.SetProp("_Name", _line(one_line(title)))
-    if relevance is not None:
-        values = " ".join(f"{value:{DIGITS}}" for value in relevance)
-        mol.SetProp(f"atom.dprop.{PROPERTY}", textwrap.fill(values, 180))
-    for name, value in properties.items():
-        mol.SetProp(re.sub(r"[<>\s]+", " ", name), _line(value))
-    with io.StringIO() as text:
+    for name, value in items.items():
+        mol.SetProp(name, value)
+    with io.StringIO() as text, rdBase.BlockLogs():
         writer = Chem.SDWriter(text)
         try:
             _write(writer, mol)
@@ -183,19 +203,19 @@ def sdf_record(
             ) from error
         finally:
             writer.close()
-        return text.getvalue()
+        record = text.getvalue()
+        return record, Chem.MolFromMolBlock(record)
 
 
 def _write(writer: "SDWriter", mol: "Mol") -> None:
     """Write a molecule. If a ring has no Kekulé structure, its bonds stay aromatic."""
-    from rdkit import Chem, rdBase
+    from rdkit import Chem
 
-    with rdBase.BlockLogs():
-        try:
-            writer.write(mol)
-        except Chem.KekulizeException:
-            writer.SetKekulize(False)
-            writer.write(mol)
+    try:
+        writer.write(mol)
+    except Chem.KekulizeException:
+        writer.SetKekulize(False)
+        writer.write(mol)
 
 
 def cxsmiles(mol: "Mol", relevance: NDArray[np.floating]) -> str:

@@ -97,9 +97,15 @@ IVERMECTIN = (  # an analogue
 )
 
 
-def test_a_record_of_an_sd_file_has_no_configuration_that_was_not_drawn():
-    record = sdf_record(Chem.MolFromSmiles(BESIDE_DEFINED), None, properties={})
-    assert canonical_smiles(Chem.MolFromMolBlock(record)) == canonical_smiles(BESIDE_DEFINED)
+BENT_IN_ITS_RING = f"{IVERMECTIN}[C@H]1C[C@H](OC)[C@@H](O)[C@H](C)O1"
+
+
+@pytest.mark.parametrize("compound", [BESIDE_DEFINED, BENT_IN_ITS_RING, NITROFURANTOIN])
+@pytest.mark.parametrize("hydrogens", [False, True])
+def test_a_record_of_an_sd_file_is_read_as_the_same_compound(compound, hydrogens):
+    mol = Chem.MolFromSmiles(compound)
+    record = sdf_record(Chem.AddHs(mol) if hydrogens else mol, None, properties={})
+    assert canonical_smiles(Chem.MolFromMolBlock(record)) == canonical_smiles(compound)
 
 
 def test_counts_with_chirality_do_not_depend_on_the_mode_of_perception():
