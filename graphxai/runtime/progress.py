@@ -1,4 +1,7 @@
-"""Show progress: a bar on a terminal or in a notebook, elsewhere a line every 30 s."""
+"""Show progress: a bar on a terminal or in a notebook, elsewhere a line every 30 s.
+
+If work is long, the first of these lines comes after two seconds and says how long it takes.
+"""
 
 import sys
 import time
@@ -34,7 +37,7 @@ def progress_bar(title: str, total: int, *, show: bool | None = None) -> Iterato
 
     Args:
         show: whether to draw the bar. If it is None, the bar is drawn on a terminal and in a
-            notebook. A log file gets a line every 30 seconds instead.
+            notebook. A log file gets a line every 30 seconds instead, see `logged`.
     """
     if show is False or _hidden.is_set():
         with _opener.block(None):
@@ -70,8 +73,8 @@ def bar_of_passes(title: str, total: int, advice: str) -> Iterator[Progress]:
             seconds = (time.monotonic() - begun) / passes * total
             begun, calls = time.monotonic(), calls + 1
             if calls == 2 and seconds > LONG:
-                time_needed = f"{seconds / 60:,.0f} min" if seconds > 90 else f"{seconds:.0f} s"
-                print(f"{title}: {total:,} passes, about {time_needed}. {advice}", file=sys.stderr)
+                needed = _duration(seconds)
+                print(f"{title}: {total:,} passes, about {needed}. {advice}", file=sys.stderr)
             advance(passes)
 
         yield advance_passes
@@ -127,7 +130,10 @@ def _log(title: str, total: int) -> Iterator[Progress]:
 
 
 def logged(title: str, total: int) -> Progress:
-    """Return a function that writes to stderr how far the work is, at most every 30 seconds."""
+    """Return a function that writes to stderr how far long work is, and the time that is left.
+
+    There is a line every 30 seconds at most, and a first one as soon as the work looks long.
+    """
     begun = last = time.monotonic()
     done = 0
 
@@ -135,12 +141,19 @@ def logged(title: str, total: int) -> Progress:
         nonlocal done, last
         done += items
         now = time.monotonic()
-        if now - last >= INTERVAL:
+        left = (now - begun) * (total - done) / max(done, 1)
+        is_first = last == begun and now - begun >= PATIENCE and left > LONG
+        if is_first or now - last >= INTERVAL:
             last = now
             text = f"{title}: {done:,} of {total:,} after {now - begun:.0f} s"
+            text += f", about {_duration(left)} left" if left > 0 else ""
             print(text, file=sys.stderr, flush=True)
 
     return advance
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:,.0f} min" if seconds > 90 else f"{seconds:.0f} s"
 
 
 def in_chunks(

@@ -14,11 +14,32 @@ def test_a_log_file_gets_a_line_every_thirty_seconds(capsys, monkeypatch):
         for _ in range(4):
             advance(100)
     assert capsys.readouterr().err.splitlines() == [
-        "fitting: 200 of 1,000 after 31 s",
-        "fitting: 400 of 1,000 after 62 s",
+        "fitting: 100 of 1,000 after 10 s, about 90 s left",
+        "fitting: 300 of 1,000 after 45 s, about 2 min left",
     ]
     with progress.progress_bar("fitting", 10, show=False) as advance:
         advance(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_file_says_after_two_seconds_how_long_the_work_takes(capsys, monkeypatch):
+    clock = iter([0.0, 1.0, 2.0, 3.0, 32.0, 40.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    advance = progress.logged("explaining", 1000)
+    for rows in (16, 16, 16, 912, 40):
+        advance(rows)
+    assert capsys.readouterr().err.splitlines() == [
+        "explaining: 32 of 1,000 after 2 s, about 60 s left",
+        "explaining: 960 of 1,000 after 32 s, about 1 s left",
+    ]
+
+
+def test_short_work_leaves_a_log_file_in_peace(capsys, monkeypatch):
+    clock = iter([0.0, 0.0, 5.0, 10.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    advance = progress.logged("explaining", 100)
+    for rows in (0, 50, 50):
+        advance(rows)
     assert capsys.readouterr().err == ""
 
 
