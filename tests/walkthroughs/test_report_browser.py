@@ -27,7 +27,7 @@ MOLECULES = {
     ATTACK: "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
     "verubecestat": "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F",
     "slash/name": "CC(=O)Nc1ccc(O)cc1",
-    "octane": "CCCCCCCC",
+    "silane": "CCCCC[Si](C)(C)C",
     "known": "O1CC[C@@H](NC(=O)[C@@H](Cc2cc3cc(ccc3nc2N)-c2ccccc2C)C)CC1(C)C",
 }
 NAMES = "[...document.querySelectorAll('.card > :first-child')].map(b => b.textContent)"
@@ -129,7 +129,7 @@ def test_a_long_page_makes_its_cards_as_it_is_scrolled(browser, path, tmp_path):
     strongest = abs(last.features[3]).argmax()
     assert last.feature_names[strongest] in atom
     assert figure(browser, last.features[3][strongest]) in atom
-    browser.js("byId('search').value = 'octane'; arrange()")
+    browser.js("byId('search').value = 'silane'; arrange()")
     assert browser.js(cards) == 150
     browser.js("byId('search').value = ''; arrange()")
     assert browser.js(cards) < total / 2
@@ -162,7 +162,7 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     ledger = explained["aspirin"].ledger
     for value in (ledger.nodes, ledger.graph_token, ledger.output):
         assert figure(page, value) in text
-    for words in ("Do not rely on this prediction", "Gradient x Input", "Occlusion", "Nearest"):
+    for words in ("Use with care", "Gradient x Input", "Occlusion", "Nearest"):
         assert words in text
     page.hover('dialog svg.large circle[data-atom="0"]')
     page.wait("!byId('tip').hidden && byId('tip').closest('dialog') !== null")
@@ -214,7 +214,7 @@ def test_figures_of_one_scale_have_one_format_and_zero_no_sign(page):
 def test_a_compound_like_the_training_compounds_gives_no_warning(page):
     badge = f"document.querySelector('{place('known')} .badge').className"
     assert page.js(badge) == "badge caution"  # near, but the model is not sure of its class
-    assert page.js(f"document.querySelector('{place('octane')} .badge').className") == (
+    assert page.js(f"document.querySelector('{place('silane')} .badge').className") == (
         "badge warning"
     )
 
@@ -230,14 +230,14 @@ def test_everything_can_be_reached_with_the_keyboard(page):
     page.key("ArrowLeft")
     page.key("Enter")
     page.wait("byId('detail').open")
-    assert page.js("byId('detail-title').textContent") == "octane"
+    assert page.js("byId('detail-title').textContent") == "silane"
     page.key("ArrowRight")
     page.wait("document.querySelector('.atom').textContent.startsWith('C 0: ')")
     page.key("ArrowRight")
     page.wait("document.querySelector('.atom').textContent.startsWith('C 1: ')")
     page.key("Escape")
     page.wait("!byId('detail').open")
-    assert page.js(FOCUS) == "octane"
+    assert page.js(FOCUS) == "silane"
     assert page.js("getComputedStyle(document.activeElement.parentNode).boxShadow") != "none"
 
 
@@ -306,7 +306,7 @@ def test_search_finds_names_and_smiles_and_filters_combine(page, explained):
     page.js("byId('search').value = ''")
     page.choose("#trust", "warning")
     warned = page.js(NAMES)
-    assert "octane" in warned
+    assert "silane" in warned
     assert "known" not in warned
     page.choose("#trust", "")
     page.js("byId('low').focus()")
@@ -434,12 +434,12 @@ def test_chosen_molecules_leave_as_a_table_that_runs_no_formula(page, explained,
     page.click("#tab-basket")
     rows = downloaded(page, tmp_path)
     assert [row["name"] for row in rows] == ["aspirin", '\'=HYPERLINK("x"),1', ATTACK]
-    assert [row["smiles"] for row in rows][1:] == [MOLECULES["octane"], "'@SUM(1)"]
+    assert [row["smiles"] for row in rows][1:] == [MOLECULES["silane"], "'@SUM(1)"]
     assert float(rows[0]["sum over atoms"]) == pytest.approx(
         explained["aspirin"].ledger.nodes, 1e-4
     )
-    assert rows[0]["trust"] == "warning"
-    for row, name in zip(rows, ("aspirin", "octane", ATTACK), strict=True):
+    assert rows[0]["trust"] == "caution"
+    for row, name in zip(rows, ("aspirin", "silane", ATTACK), strict=True):
         value = explained[name].predictions[1].value
         assert float(row["pIC50"]) == pytest.approx(value, rel=1e-4)  # a number, not a sentence
 
@@ -525,7 +525,7 @@ def test_the_map_is_coloured_by_prediction_trust_or_a_fragment(page, explained):
     assert f": {holding}" in page.js("byId('map-key').innerText")
     page.click("#tab-molecules")
     page.click("#search")
-    page.type("octane")
+    page.type("silane")
     page.wait(f"{NAMES}.length === 1")
     page.click("#tab-map")
     assert page.js("document.querySelectorAll('#plot .left').length") == 5
