@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from graphxai.runtime.options import documented, option
+from graphxai.runtime.options import documented, names_in, option
 
 SOURCES = ("measured", "transformations", "fragments", "selfies")
 
@@ -25,7 +25,8 @@ class SearchSettings:
         SOURCES[:3],
         "Any of measured, transformations, fragments, selfies, separated by commas.",
         applies_to=None,
-        parse=lambda text: tuple(map(str.strip, text.split(","))),
+        parse=names_in,
+        repeat=True,
     )
     predictions: int = option(
         1000, "Predict at most this many neighbours of a molecule.", applies_to=None, minimum=1

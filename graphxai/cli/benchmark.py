@@ -9,7 +9,7 @@ import typer
 
 from graphxai.contract.method_names import MEASURED_METHODS
 from graphxai.runtime.ogb import is_ogb_name
-from graphxai.runtime.options import as_in, option
+from graphxai.runtime.options import as_in, names_in, option
 
 from .arguments import ALWAYS, SharedOptions, naming_data_option, require_sense, share_imports
 from .listing import method_names
@@ -379,8 +379,8 @@ def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -
 
 def _listed(values: list[str] | None, default: str) -> Any:
     """Read names that are given one by one or separated by commas. "all" stays "all"."""
-    names = [n.strip() for value in values or [default] for n in value.split(",") if n.strip()]
-    return "all" if "all" in names else names
+    names = names_in(values or [default])
+    return "all" if "all" in names else list(names)
 
 
 def _print(report: Any, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from graphxai.contract.method_names import DEFAULT_METHOD
-from graphxai.runtime.options import as_in, option
+from graphxai.runtime.options import as_in, names_in, option
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import folder_at
 from graphxai.tables.settings import ClusterSettings, ExplanationSettings, Pictures
@@ -134,8 +134,7 @@ def explain(
     """
     kind = "ray" if computing.engine == "ray" else kind_of(source, graphs=True)
     refuse_inapplicable(context, kind)
-    chosen = options.method or [DEFAULT_METHOD]
-    methods = [name.strip() for names in chosen for name in names.split(",")]
+    methods = list(names_in(options.method or [DEFAULT_METHOD]))
     drawing = replace(drawing, limit=_limit(computing.scale))
     columns = (settings.smiles_column, settings.name_column)
     named = methods if options.method else ()

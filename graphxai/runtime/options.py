@@ -182,6 +182,12 @@ def require_options(given: Iterable[str], known: Sequence[str], function: str) -
             raise TypeError(f"{function} has no option {name!r}: {hint}")
 
 
+def names_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in texts that an option holds, each with one or with several by commas."""
+    names = (name.strip() for text in texts for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
 def listed(value: Any, name: str) -> tuple[Any, ...]:
     """Return a list of names, such as "x", of which a single one may be given as it is.
 

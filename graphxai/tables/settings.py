@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.method_names import DEFAULT_METHOD
-from graphxai.runtime.options import as_in, documented, option
+from graphxai.runtime.options import as_in, documented, names_in, option
 
 FORMATS = ("csv", "parquet", "sdf")
 # A report shows these methods side by side.
@@ -17,11 +17,6 @@ LARGEST_TABLE = 50_000  # how many rows a page shows, be it that of a report or 
 SMOOTH = 5000  # in molecules, because a page of 10,000 does not scroll smoothly
 
 TABLE = ("table", "ray")  # the sources that are read row by row
-
-
-def _names(texts: Sequence[str]) -> tuple[str, ...]:
-    names = (name.strip() for text in texts for name in text.split(","))
-    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _columns(texts: Sequence[str]) -> dict[str, str]:
@@ -119,7 +114,7 @@ class ExplanationSettings(TableRunSettings):
         "Files to write: csv (always), parquet, sdf, separated by commas or each with its option.",
         applies_to=("table",),
         name="--format",
-        parse=_names,
+        parse=names_in,
         repeat=True,
     )
     resume: bool = option(False, "Continue an interrupted run over a table.", applies_to=TABLE)

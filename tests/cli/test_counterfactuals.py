@@ -21,6 +21,13 @@ def test_a_molecule_is_printed_and_saved(tmp_path):
     assert all(row["changes"] in result.output for row in rows)
 
 
+def test_every_source_that_is_named_counts_however_often_the_option_stands():
+    given = ["counterfactuals", "CCO", "--sources", "guesses", "--sources", "fragments"]
+    result = CliRunner().invoke(app, [*given, "--towards", "pIC50: >4"])
+    assert result.exit_code != 0
+    assert "guesses" in result.output + str(result.exception)
+
+
 def test_an_exchanged_fragment_is_named_with_what_it_became(tmp_path):
     out = tmp_path / "changes.csv"
     few = ["-n", "3", "--predictions", "10", "--steps", "1", "--sources", "fragments"]
