@@ -25,7 +25,7 @@ BENCHMARKS = ("reproduce", "faithfulness", "hybrids", "ground_truth", "moleculea
 for name in BENCHMARKS:
     text = (DOCS.parent / "benchmarks" / f"{name}.md").read_text(encoding="utf-8")
     text = text.replace("](../docs/", "](../")
-    text = re.sub(r"\[([^\]]*)\]\((?:results|ground_truth)/[^)]*\)", r"\1", text)
+    text = re.sub(r"\[([^\]]*)\]\((?:(?:results|ground_truth)/[^)]*|[^)/]*\.csv)\)", r"\1", text)
     (DOCS / "benchmarks" / f"{name}.md").write_text(text, encoding="utf-8")
 
 project = "graphxai"
