@@ -195,13 +195,17 @@ class ValueKeeper(TorchDispatchMode):
     """Keeps, during a pass, what nodes of its graph do not save.
 
     These are the inputs of operations whose nodes save their results alone, the results of the
-    functions that are called from Python, and the numbers that they add.
+    functions that are called from Python, the numbers that they add, and what they make of the
+    graph's integers, row by row.
+
+    Args:
+        codes: attributes of integers, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, codes: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._inputs: dict[int, tuple[Tensor, int]] = {}  # by address of the result
-        self._calls = _KeptCalls()
+        self._calls = _KeptCalls(codes)
 
     def __enter__(self) -> "ValueKeeper":
         self._calls.__enter__()
@@ -243,6 +247,19 @@ class ValueKeeper(TorchDispatchMode):
             raise Opaque("a constant that is computed", node.name())
         return x
 
+    def attribute_of(self, node: Node, saved_as: str) -> str:
+        """Return the attribute of integers whose rows became those of a constant.
+
+        Raises Opaque if the constant is not known to be made so.
+        """
+        saved: Tensor = getattr(node, f"_saved_{saved_as}")
+        name, kept, version = self._calls.of_codes.get(saved.data_ptr(), ("", saved, 0))
+        alike = kept.shape[:1] == saved.shape[:1] and kept.stride()[:1] == saved.stride()[:1]
+        if not name or not alike or saved._version != version:
+            kind = kinds.NODES_OF_GRAPH[node.name()].name
+            raise Opaque(f"a constant that is computed by {kind}", kind)
+        return name
+
     def number(self, node: Node) -> float:
         """Return the number that an addition adds, or zero if it adds none, or it is unknown.
 
@@ -251,13 +268,22 @@ class ValueKeeper(TorchDispatchMode):
         return 0.0 if self._calls.exited else self._calls.numbers.get(node, 0.0)
 
 
+KEEP_ROWS = {  # functions of integers whose rows each come from the same row
+    *("float", "double", "half", "long", "to", "type", "one_hot", "contiguous", "clone"),
+    *("add", "sub", "mul", "div", "__rsub__", "__rdiv__"),  # of a number
+    *("view", "reshape", "flatten", "squeeze", "unsqueeze", "__getitem__", "cat", "concat"),
+}
+
+
 class _KeptCalls(TorchFunctionMode):
     """Keeps what the functions that are called from Python result in, by their nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, codes: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.results: dict[Node, tuple[Tensor, int]] = {}
         self.numbers: dict[Node, float] = {}  # that are added
+        # what becomes of codes, by address: kept, so that no other tensor gets the address
+        self.of_codes = {t.data_ptr(): (name, t, t._version) for name, t in codes.items()}
         self.exited = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -271,7 +297,26 @@ class _KeptCalls(TorchFunctionMode):
                 if isinstance(number, float | int) and not kwargs:
                     scales = kinds.operation(kind.name).scales
                     self.numbers[node] = number * (scales(1)[1] if scales else 1)
+        elif isinstance(out, Tensor) and (name := self._codes_behind(func, out, args)):
+            self.of_codes[out.data_ptr()] = name, out, out._version
         return out
+
+    def _codes_behind(self, func: Any, out: Tensor, args: tuple[Any, ...]) -> str:
+        """Return the attribute whose rows became those of a result, "" if none is known to."""
+        if getattr(func, "__name__", "") not in KEEP_ROWS:
+            return ""
+        if func.__name__ == "__getitem__":
+            chosen = args[1] if type(args[1]) is tuple else (args[1],)
+            if chosen[0] is not Ellipsis and chosen[0] != slice(None):
+                return ""
+        tensors = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])
+                   if isinstance(x, Tensor)]  # fmt: skip
+        origins = [self.of_codes.get(x.data_ptr(), ("", x, -1)) for x in tensors]
+        names = {
+            name if version == x._version and len(x) == len(out) else ""
+            for x, (name, _, version) in zip(tensors, origins, strict=True)
+        }
+        return names.pop() if len(names) == 1 and out.dim() else ""
 
 
 class _TraceWriter:

@@ -97,12 +97,14 @@ def _added_constants(
     """
     for name, edge_of_input in edges.items():
         yield AddedConstant(name, request.others[name].detach(), edge_of_input, name)
-    for kind, parameter, place, lookups, by_row in plan.additions:
+    for kind, parameter, place, lookups, converted, by_row in plan.additions:
         leaf: Any = None if parameter is None else graph.nodes[parameter].variable
         node: Node = None if place is None else graph.nodes[place]
         edge: Any = None if node is None else GradientEdge(node, 0)
         codes = [graph.nodes[by]._saved_indices for by in lookups]
         named = {request.attribute_of(looked_up) for looked_up in codes}
+        if keeper is not None:
+            named |= {keeper.attribute_of(graph.nodes[by], name) for by, name in converted}
         names = [name for name in request.others if name in named]
         if kind == "log_softmax":
             constant = saved(node, "result") - saved(node, "self")
@@ -327,7 +329,7 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
     """
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
-    keeper = ValueKeeper() if request.memory.keeps else None
+    keeper = ValueKeeper(request.codes) if request.memory.keeps else None
     with torch.enable_grad(), requiring_gradients(inputs.values()):
         leaf = rows.view_as(rows) if rows.requires_grad else rows.detach().requires_grad_()
         hooks = RemovableHandle.next_id

@@ -27,7 +27,7 @@ from graphxai.engine.flow_queries import factors_of
 from graphxai.engine.ledger import nonlinearities
 from graphxai.engine.plan import ReplayPlan, make_plan
 from graphxai.engine.replay import apply_custom_rule, built_in_rule, custom_rule
-from graphxai.engine.request import NODES, STRUCTURE, PassRequest
+from graphxai.engine.request import NODES, PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Function, Node, ToInput, saved
 from graphxai.engine.trace import Op, Ref, refs_in
@@ -51,14 +51,17 @@ class Addition(NamedTuple):
         parameter: the place of the parameter's node, or None if there is none.
         node: the place of the node that the constant is the result of, or belongs to.
         lookups: the places of the nodes that look up parameters by codes, for this constant.
-        by_row: whether each row was computed from one row that was looked up, or of a "log_softmax"
-            whether its rows are the outputs; the outputs may also be chosen among the nodes' rows.
+        converted: the places of the nodes that saved codes as numbers, for this constant, each with
+            the attribute's name.
+        by_row: whether each row was computed from one row of codes, or of a "log_softmax" whether
+            its rows are the outputs; the outputs may also be chosen among the nodes' rows.
     """
 
     kind: str
     parameter: int | None = None
     node: int | None = None
     lookups: tuple[int, ...] = ()
+    converted: tuple[tuple[int, str], ...] = ()
     by_row: bool = True
 
 
@@ -356,7 +359,7 @@ def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> I
         if op is None:
             if value in trace.parameters:
                 yield Addition("parameter", trace.results[value][0])
-        elif op.name in kinds.LOOKUPS and not _has_codes(request):
+        elif op.name in kinds.LOOKUPS and not request.codes:
             todo.append(op.reads[0].value)
         elif op.name in kinds.EMBEDS and op.reads[0].value in trace.parameters:
             place = trace.places[op.number]
@@ -381,38 +384,37 @@ def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Ad
     ops = [trace.ops[number] for number in sorted(numbers - {-1})]
     lookups = [by for by in ops if by.name in kinds.LOOKUPS]
     codes = tuple(trace.places[by.number] for by in lookups if by.name in kinds.EMBEDS)
-    by_codes = _has_codes(request)
-    unseen = any(
-        ref.slot == CONSTANT for by in ops if by.name not in kinds.LOOKUPS for ref in by.reads
-    )
+    by_codes = bool(request.codes)
+    of_rows = [(by, name) for by in ops if by not in lookups for name in _saved_constants(by)]
+    unseen = any(not name or by.number in trace.numbers for by, name in of_rows)
     if unseen or op.out != value or (by_codes and len(codes) < len(lookups)):
         raise Opaque(f"a constant that is computed by {op.name}", op.name)
     if not request.memory.keeps:
         raise LacksValue(f"a constant that is computed by {op.name}", op.name)
     by_row, place = _keep_rows(trace, ops), trace.places[op.number]
-    return Addition("computed", None, place, codes if by_codes else (), by_row)
+    converted = tuple((trace.places[by.number], name) for by, name in of_rows)
+    return Addition("computed", None, place, codes if by_codes else (), converted, by_row)
+
+
+def _saved_constants(op: Op) -> Iterator[str]:
+    """Yield for each constant that an operation reads the name it is saved by, "" if it is not."""
+    for place, arg in enumerate(op.args):
+        for ref in refs_in([arg]):
+            if ref.slot == CONSTANT:
+                yield kinds.NODES_OF_GRAPH[op.func].constants.get(place, "")
 
 
 def _keep_rows(trace: GraphTrace, ops: list[Op]) -> bool:
-    """Whether operations compute each row from one row that was looked up, and from parameters."""
-    looked_up: set[int] = set()
+    """Whether operations compute each row from one row of codes, and from parameters."""
+    of_codes: set[int] = set()
     for op in ops:
-        rows = [ref.value for ref in op.reads if ref.value in looked_up]
         if op.name in kinds.LOOKUPS:
-            looked_up.add(op.out)
-        elif rows:
+            of_codes.add(op.out)
+        elif rows := [r.value for r in op.reads if r.value in of_codes or r.slot == CONSTANT]:
             of_matrices = op.name in kinds.MATRIX_PRODUCTS and rows != factors_of(op)[:1]
             dims = op.args[1] if op.name in kinds.SUMS else [-1]
-            counts = {trace.shape(value)[:1] for value in (*rows, op.out)}
+            counts = {shape[:1] for v in (*rows, op.out) if (shape := trace.shapes[v]) is not None}
             if op.name not in _BY_ROW or of_matrices or len(counts) > 1 or 0 in dims:
                 return False
-            looked_up.add(op.out)
+            of_codes.add(op.out)
     return True
-
-
-def _has_codes(request: PassRequest) -> bool:
-    """Whether integers among the graph's attributes may choose among parameters."""
-    return any(
-        not tensor.is_floating_point() and name not in STRUCTURE
-        for name, tensor in request.others.items()
-    )

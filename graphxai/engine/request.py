@@ -27,7 +27,8 @@ TRIES = 3  # passes that may fail under the same rules before all are recorded
 NAMED = 3  # modules that a reason names at most
 REMEDIES = {  # by a part of a reason, what to write instead
     "a look-up of codes": "let the model read the codes from an attribute of the graph",
-    "a constant that is computed": "compute the constant once and keep it as a parameter",
+    "a constant that is computed": "compute the constant once and keep it as a parameter, or"
+    " give the graph what it is computed from as floating-point numbers",
     "do not sum to the output": "keep numbers that are added as parameters or attributes of the"
     " graph, detach nothing, and let no function act in place on a view",
     "the number with which a signal is padded": "join the signal with a parameter instead",
@@ -127,7 +128,9 @@ class PassMemory:
             places = sorted(set(unseen)) if why.lacks_constants else []
             form = "{} ({}); {}"
             if not places:
-                ops = (op for op in trace.ops if _plain(op.name) == _plain(why.operation or ""))
+                ops = [op for op in trace.ops if _plain(op.name) == _plain(why.operation or "")]
+                if "a constant that is computed" in str(why):
+                    ops = [op for op in ops if not trace.flow.live[op.out]]
                 places, form = sorted({op.path or name for op in ops}) or [name], "{} in {}; {}"
             shown = [*places[:NAMED], "..."] if len(places) > NAMED else places
             remedy = next(text for part, text in REMEDIES.items() if part in str(why))
@@ -229,6 +232,12 @@ class PassRequest:
     def names(self) -> dict[int, str]:
         """The names of the inputs besides the nodes, by the bit that each has in a trace."""
         return {1 << k: name for k, name in enumerate(self.others, start=1)}
+
+    @property
+    def codes(self) -> dict[str, Tensor]:
+        """The graph's other attributes of integers, which may choose among parameters."""
+        others = self.others.items()
+        return {n: t for n, t in others if n not in STRUCTURE and not t.is_floating_point()}
 
     def reading_leaves(self) -> "PassRequest | None":
         """Return the request of a pass that reads the leaves, or None if they are not real.

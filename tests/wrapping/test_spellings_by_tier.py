@@ -145,6 +145,32 @@ def adding_and_multiplying(model, h, edges, pos, bonds):
     return torch.zeros_like(h).index_add(0, edges[1], messages)
 
 
+def messages_with(model, h, edges, of_bonds):
+    return torch.zeros_like(h).index_add(0, edges[1], (h[edges[0]] + of_bonds).relu())
+
+
+def converted_bonds(model, h, edges, pos, bonds):
+    return messages_with(model, h, edges, model.part(bonds.view(-1, 1).float()))
+
+
+def hot_bonds(model, h, edges, pos, bonds):
+    hot = torch.cat([F.one_hot(bonds, 3), bonds[:, None] - 1], dim=-1)
+    return messages_with(model, h, edges, model.part(hot.float() / 3))
+
+
+def converted_and_embedded(model, h, edges, pos, bonds):
+    e = model.part(bonds) + F.linear(bonds[:, None].float(), model.query.weight[:, :1])
+    return messages_with(model, h, edges, model.key(e).relu())
+
+
+def reversed_bonds(model, h, edges, pos, bonds):
+    return messages_with(model, h, edges, model.part(bonds.flip(0).view(-1, 1).float()))
+
+
+def of_detached_nodes(model, h, edges, *_):
+    return messages_with(model, h, edges, model.part(h.detach()[edges[0]]))
+
+
 def attention_of_edges(model, h, edges, *_):
     scores = (model.query(h)[edges[1]] * model.key(h)[edges[0]]).sum(-1)
     messages = softmax(scores, edges[1])[:, None] * model.value(h)[edges[0]]
@@ -200,6 +226,9 @@ BY_HOOKS = {
     "cos of nodes": (lambda model, h, *_: model.query(h).cos(),),
     "a network of bonds": (network_of_bonds, lambda: nn.Embedding(3, DIM)),
     "bonds that add and multiply": (adding_and_multiplying, lambda: nn.Embedding(3, DIM)),
+    "integers as numbers": (converted_bonds, lambda: nn.Linear(1, DIM)),
+    "integers as columns": (hot_bonds, lambda: nn.Linear(4, DIM)),
+    "integers both ways": (converted_and_embedded, lambda: nn.Embedding(3, DIM)),
 }  # fmt: skip
 # by hooks under LRP, and recorded under at least one of the other methods: these need a rule that
 # there is none of, or constants that a pass makes
@@ -218,6 +247,14 @@ LRP_BY_HOOKS = {
 }
 # recorded, each with a part of the reason
 RECORDED = {
+    "integers in another order": (
+        (reversed_bonds, lambda: nn.Linear(1, DIM)),
+        "a constant that is computed by addmm",
+    ),
+    "a constant that is made of the nodes": (
+        (of_detached_nodes, lambda: nn.Linear(DIM, DIM)),
+        "a constant that is computed by addmm",
+    ),
     "exp_ in a view": ((exponential_in_a_view,), "do not sum"),
     "a maximum": (
         (lambda model, h, *_: h.max(0, keepdim=True)[0].expand_as(h),),
@@ -275,12 +312,13 @@ def test_hooks_explain_a_spelling_by_lrp_but_not_by_all_methods(name):
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_spelling_says_why_where_and_what_to_do(name):
     spelling, reason = RECORDED[name]
+    place = "part" if "constant" in reason else "Network"
     hooked, recorded, model = explained_by_both(spelling, "lrp")
     assert model.tier == "recording"
     assert_same(hooked, recorded)
     assert reason in model.why_recorded
     what, remedy = model.why_recorded.split("; ")
-    assert "Network" in what
+    assert what.endswith(f" in {place}") or place in what.partition("(")[2]
     assert remedy in REMEDIES.values()
 
 
@@ -315,7 +353,9 @@ def test_every_reason_of_the_engine_has_a_remedy_of_its_own():
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["a network of bonds", "softplus"])
+@pytest.mark.parametrize(
+    "name", ["a network of bonds", "softplus", "integers as columns", "integers both ways"]
+)
 def test_a_list_divides_what_is_added_among_its_graphs(name, method):
     class OfBatch(Network):
         def forward(self, x, edge_index, pos, bonds, batch):

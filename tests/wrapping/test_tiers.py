@@ -84,7 +84,7 @@ FUNCTIONS = {
 
 def by_hooks(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     leaf = x.clone().requires_grad_()
-    with ValueKeeper() as keeper:
+    with ValueKeeper({}) as keeper:
         y = function(leaf)
     graph = AutogradGraph(y, {leaf: 1})
     keeper.give_to(graph.nodes)
