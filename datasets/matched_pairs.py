@@ -7,7 +7,7 @@ shared core, or is hydrogen. Sources: Hussain 2010 (pairs from cuts), Hu 2012 (s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -80,13 +80,13 @@ def matched_pairs(
     by_name: dict[str, list[int]] = defaultdict(list)
     for index, mol in enumerate(molecules):
         by_name[Chem.MolToSmiles(mol)].append(index)
-    formulas = {np.bincount([a.GetAtomicNum() for a in m.GetAtoms()]).tobytes() for m in molecules}
     about: dict[str, tuple[int, SingleBondCut]] = {}  # by core, a molecule that has it, and where
-    for index, mol in enumerate(molecules):
-        small = mol.GetNumAtoms() <= LARGEST_MOLECULE
-        for core, cut, capped in _cuts(mol, formulas) if small else ():
-            about[core] = index, cut
-            parts[core][index] = cut
+    for index, cut, is_whole in _cuts_of_shared_cores(molecules):
+        core = cut.core_smiles(molecules[index])
+        about[core] = index, cut
+        parts[core][index] = cut
+        if is_whole:
+            capped = cut.capped_core_smiles(molecules[index])
             parts[core].update(dict.fromkeys(by_name.get(capped, ()), None))
 
     def part(index: int, cut: SingleBondCut | None) -> str:
@@ -139,6 +139,12 @@ class SingleBondCut(NamedTuple):
         """Return the SMILES of the core, with `*` at the bond."""
         return self._piece(mol, self.core, self.kept)
 
+    def capped_core_smiles(self, mol: Chem.Mol) -> str:
+        """Return the SMILES of the core, with hydrogen at the bond."""
+        bond = [mol.GetBondBetweenAtoms(self.kept, self.cut).GetIdx()]
+        whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
+        return str(Chem.MolFragmentToSmiles(whole, self.core))
+
     def part_smiles(self, mol: Chem.Mol) -> str:
         """Return the SMILES of the part, with `*` at the bond."""
         return self._piece(mol, self.part, self.cut)
@@ -187,17 +193,31 @@ def _kind(atom: Chem.Atom) -> str:
     return f"{atom.GetSymbol()}{atom.GetFormalCharge() or ''}{ring}{'=' if multiple else ''}"
 
 
-def _cuts(mol: Chem.Mol, formulas: Collection[bytes]) -> Iterator[tuple[str, SingleBondCut, str]]:
-    """Yield every way to cut off one part that is small enough at an acyclic single bond.
+def _cuts_of_shared_cores(
+    molecules: Sequence[Chem.Mol],
+) -> Iterator[tuple[int, SingleBondCut, bool]]:
+    """Yield the cuts whose core another molecule may have: the molecule, and the cut.
 
-    These are the SMILES of the larger piece, the core, with `*` at the bond; the cut; and the
-    SMILES of the core with hydrogen at the bond, which is empty if no molecule has its formula.
+    Cores with different atoms, counted with their bonds and hydrogens, are different; this is much
+    faster than to write their SMILES. The last value says whether the core with hydrogen at the
+    bond may be one of the molecules.
     """
-    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
-    for cut in single_bond_cuts(mol):
-        capped = ""
-        if np.bincount(numbers[list(cut.core)]).tobytes() in formulas:
-            bond = [mol.GetBondBetweenAtoms(cut.kept, cut.cut).GetIdx()]
-            whole = Chem.FragmentOnBonds(mol, bond, addDummies=False)
-            capped = Chem.MolFragmentToSmiles(whole, cut.core)
-        yield cut.core_smiles(mol), cut, capped
+    wholes, cuts = set[int](), list[tuple[int, SingleBondCut, int, int]]()
+    with_core: dict[int, set[int]] = defaultdict(set)
+    for index, mol in enumerate(molecules):
+        of_atoms = [_hash_of(atom) for atom in mol.GetAtoms()]
+        wholes.add(sum(of_atoms))
+        for cut in single_bond_cuts(mol) if mol.GetNumAtoms() <= LARGEST_MOLECULE else ():
+            core = sum(of_atoms[k] for k in cut.core)
+            capped = core - of_atoms[cut.kept] + _hash_of(mol.GetAtomWithIdx(cut.kept), capped=1)
+            with_core[core].add(index)
+            cuts.append((index, cut, core, capped))
+    for index, cut, core, capped in cuts:
+        if capped in wholes or len(with_core[core]) > 1:
+            yield index, cut, capped in wholes
+
+
+def _hash_of(atom: Chem.Atom, capped: int = 0) -> int:
+    """Return a hash of what an atom is, with so many of its bonds replaced by hydrogens."""
+    bonds, hydrogens = atom.GetDegree() - capped, atom.GetTotalNumHs() + capped
+    return hash((atom.GetAtomicNum(), bonds, hydrogens, atom.GetIsAromatic(), atom.IsInRing()))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import isfinite
 from typing import TypeVar
 
@@ -224,12 +225,20 @@ def _scaffolds(smiles: Sequence[str], include_chirality: bool = False) -> list[l
     """Return the positions of the molecules of each scaffold."""
     groups: dict[str, list[int]] = {}
     for position, text in enumerate(smiles):
-        mol = Chem.MolFromSmiles(text)
-        if mol is None:
+        scaffold = _scaffold(text, include_chirality)
+        if scaffold is None:
             raise ValueError(f"scaffold_split: molecule {position}, {text!r}, cannot be read")
-        scaffold = MurckoScaffold.MurckoScaffoldSmiles(mol=mol, includeChirality=include_chirality)
         groups.setdefault(scaffold, []).append(position)
     return list(groups.values())
+
+
+@lru_cache(100_000)  # a table is split into parts, and its training part into folds
+def _scaffold(smiles: str, include_chirality: bool) -> str | None:
+    """Return the Murcko scaffold of a molecule, or None if it cannot be read."""
+    mol = Chem.MolFromSmiles(smiles)
+    if mol is None:
+        return None
+    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol, includeChirality=include_chirality))
 
 
 def _by_groups(groups: Sequence[list[int]], fractions: Sequence[float], kind: str) -> Split:

@@ -17,6 +17,7 @@ from rdkit import Chem
 from graphxai.contract.held_out_score import FEWEST_PAIRS
 from graphxai.contract.tasks import Task
 from graphxai.datasets.matched_pairs import HYDROGEN, MatchedPair, matched_pairs, single_bond_cuts
+from graphxai.datasets.molecules import read_once
 from graphxai.explainers.registry import default_method
 from graphxai.explanation.api import explain
 from graphxai.learning.predicting import task_readings
@@ -217,8 +218,11 @@ def _at_change(
     at_change: dict[str, list[tuple[float, float]]] = {}
     options: Any = {"target": task, "progress": False}
     methods: dict[Any, None] = dict.fromkeys((default_method(model), "occlusion"))
-    for method in methods:
-        explanations = explain(model, [smiles[row] for row in rows], method, **options)
+    with read_once():
+        of_methods = [
+            explain(model, [smiles[k] for k in rows], name, **options) for name in methods
+        ]
+    for method, explanations in zip(methods, of_methods, strict=True):
         of_row = dict(zip(rows, explanations, strict=True))
         values = at_change[method] = []
         for (a, b), measured in shown.items():
