@@ -8,8 +8,8 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.datasets import training_set
 from graphxai.datasets.fingerprints import ecfp4_bits
-from graphxai.datasets.kept_bits import KEPT_FROM, kept_at
 from graphxai.datasets.molecules import molecule_graph
+from graphxai.datasets.training_set import KEPT_FROM, kept_at
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from toy import random_graphormer
 
