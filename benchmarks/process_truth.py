@@ -1,76 +1,105 @@
-"""Compare what methods say of a Gaussian process with the true contributions of atoms.
+"""Compare what methods say of a Gaussian process with the true atoms, or their true contributions.
 
-The process learns Crippen's log P, which is a sum over atoms, from molecules of the bundled model
-`lipophilicity`. On others, each method's relevance is correlated with the true contributions.
-`python benchmarks/process_truth.py --train 600 --test 60`
+    python benchmarks/process_truth.py --data FOLDER [--train 1500] [--test 60] [--rules logp ...]
+
+A process learns each rule of `ground_truth.md` from so many molecules of its table: yes as one and
+no as zero, or Crippen's log P, which is a sum over atoms. Of the others, molecules with true atoms
+that it answers correctly are explained. The score is the ROC-AUC of the atoms, and for log P the
+mean of Spearman's correlation with the true shares. FOLDER contains `molecules/*.csv`.
 """
 
 import argparse
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
-from rdkit import Chem
-from rdkit.Chem import rdMolDescriptors
 from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
 
 import graphxai as gx
-from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.rule_molecules import local_smiles
+from graphxai.datasets.rule_tables import RuleTable, rule_table
+from graphxai.datasets.rules import RULES
+from graphxai.evaluation.output import markdown_table
 from graphxai.learning.teachers.gaussian_process import Process, similarity
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
 METHODS = ("kernel", "occlusion", "shapley_sampling", "integrated_gradients", "gradient_input")
 
 
-def contributions(smiles: str) -> np.ndarray:
-    """Return what each atom adds to Crippen's log P."""
-    pairs = rdMolDescriptors._CalcCrippenContribs(Chem.MolFromSmiles(smiles))
-    return np.array([log_p for log_p, _ in pairs])
-
-
-def fitted(smiles: list[str]) -> KernelProcess:
-    """Return a process that has learned log P from some molecules."""
-    y = np.array([[contributions(each).sum()] for each in smiles])
+def fitted(smiles: Sequence[str], y: np.ndarray) -> KernelProcess:
+    """Return a process that has learned values (n,) of molecules."""
     counts = structure_counts(smiles)
-    process = Process.fit(similarity(counts, counts), np.arange(len(y)), y, left_out=False)
+    process = Process.fit(similarity(counts, counts), np.arange(len(y)), y[:, None], left_out=False)
     weights, means = torch.from_numpy(process.weights), torch.from_numpy(process.means)
-    config = ProcessConfig((Task("log P", "regression"),), len(y))
+    config = ProcessConfig((Task("rule", "regression"),), len(y))
     return KernelProcess(config, CarriedCounts.of(counts), weights, means).eval()
+
+
+def agreement(relevance: np.ndarray, truth: np.ndarray) -> float:
+    """Return how well relevance finds true atoms, or agrees with their true shares."""
+    if truth.dtype == np.bool_:
+        return float(roc_auc_score(truth, relevance))
+    return float(spearmanr(relevance, truth).statistic)
+
+
+def rows_of(
+    rule: str, table: RuleTable, train: int, test: int, methods: Sequence[str]
+) -> list[list[str]]:
+    """Return the rows of a rule: its process, and what each method makes of it."""
+    chosen, begun = list(table.split.train[:train]), time.process_time()
+    model = fitted([table.smiles[k] for k in chosen], table.of(rule)[chosen].astype(float))
+    seconds = time.process_time() - begun
+    predicted = np.array(
+        [
+            each["rule"].value
+            for each in gx.predict(model, [table.smiles[k] for k in table.split.test])
+        ]
+    )
+    answers = table.of(rule)[list(table.split.test)]
+    if RULES[rule].kind == "additive":
+        right = np.ones(len(answers), dtype=bool)
+        score = f"R2 {1 - np.mean((predicted - answers) ** 2) / np.var(answers):.3f}"
+    else:
+        right = (predicted > 0.5) == (answers > 0.5)
+        score = f"ROC-AUC {roc_auc_score(answers > 0.5, predicted):.3f}"
+    known = {table.smiles[k] for k, good in zip(table.split.test, right, strict=True) if good}
+    shown = [pair for pair in table.with_truth(rule) if pair[0] in known][:test]
+    print(f"{rule}: {score}, fitted in {seconds:.0f} s; {len(shown)} explained", flush=True)
+    rows = []
+    for method in methods:
+        begun = time.process_time()
+        explained = gx.explain(model, [smiles for smiles, _ in shown], method, progress=False)
+        milliseconds = 1000 * (time.process_time() - begun) / len(shown)
+        values = [agreement(e.relevance, t) for e, (_, t) in zip(explained, shown, strict=True)]
+        error = np.std(values, ddof=1) / len(values) ** 0.5
+        gaps = [abs(each.ledger.unexplained) for each in explained if each.ledger]
+        gap = f"{max(gaps):.0e}" if gaps else ""
+        cells = f"{np.mean(values):.3f} ± {error:.3f}", f"{milliseconds:.0f}", gap
+        rows.append([rule, score, f"{len(shown)}", f"`{method}`", *cells])
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--train", type=int, default=600)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--size", type=int, default=4000, help="molecules of the table")
+    parser.add_argument("--train", type=int, default=1500)
     parser.add_argument("--test", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    options = parser.parse_args()
-    training = gx.training_set_of(gx.load("lipophilicity"))
-    assert training is not None
-    drawn = np.random.default_rng(options.seed).permutation(len(training.smiles))
-    smiles = [training.smiles[k] for k in drawn[: options.train + options.test]]
-    began = time.process_time()
-    model, tested = fitted(smiles[: options.train]), smiles[options.train :]
-    print(f"fitted to {options.train} molecules in {time.process_time() - began:.1f} s")
-    truth = [contributions(each) for each in tested]
-    values = np.array([each["log P"].value for each in gx.predict(model, tested)])
-    sums = np.array([each.sum() for each in truth])
-    print(f"R2 on {options.test} others: {r2(values, sums):.3f}")
-    for method in options.methods:
-        began = time.process_time()
-        explained = gx.explain(model, tested, method, progress=False)
-        each = (time.process_time() - began) / len(tested)
-        both = list(zip(explained, truth, strict=True))
-        r = [np.corrcoef(e.relevance, t)[0, 1] for e, t in both]
-        rho = [spearmanr(e.relevance, t).statistic for e, t in both]
-        gaps = [abs(e.ledger.unexplained) for e in explained if e.ledger]  # not of all methods
-        print(
-            f"{method:22} r {np.mean(r):.3f} +- {np.std(r, ddof=1) / len(r) ** 0.5:.3f},"
-            f" Spearman {np.mean(rho):.3f} +- {np.std(rho, ddof=1) / len(rho) ** 0.5:.3f},"
-            f" {1000 * each:.0f} ms a molecule, unexplained up to {max(gaps, default=np.nan):.1e}"
-        )
+    given = parser.parse_args()
+    table = rule_table(local_smiles(given.data), size=given.size, seed=given.seed)
+    rows = []
+    for rule in given.rules:
+        rows += rows_of(rule, table, given.train, given.test, given.methods)
+    columns = ["rule", "process", "explained", "method", "agreement", "ms", "unexplained, at most"]
+    print("\n".join(markdown_table(columns, rows)))
 
 
 if __name__ == "__main__":

@@ -102,16 +102,40 @@ def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, 
 
 
 def test_rows_that_are_not_learned_from_are_said(tmp_path):
-    """A process on errors learns from values alone, not from bounds."""
     own, lines = [*SMILES[:8], "not a molecule"], []
-    values = [*measured(SMILES[:7]), ">3", 1.0]
+    values = [*measured(SMILES[:7]), "about 3", 1.0]
     table = written(tmp_path / "own.csv", own, values)
     out = tmp_path / "out"
     gx.adapt("lipophilicity", table, out, target_column="logD", log=lines.append)
     assert "on 7 of your molecules" in lines[0]
-    assert any("1 " in line and "'>3'" in line for line in lines[1:])
+    assert any("1 " in line and "'about 3'" in line for line in lines[1:])
     assert "rows left out, whose molecule cannot be read: 1" in lines
     assert all(f"\n* {line}" in (out / "README.md").read_text() for line in lines)
+
+
+def test_bounds_are_learned_kept_and_replaced_by_values(tmp_path):
+    pyridines = [smiles for smiles in SMILES if "n" in smiles]
+    others = [smiles for smiles in SMILES if "n" not in smiles]
+    values, lines = measured(others), []
+
+    def answer(cells, model="lipophilicity", own=(*others, *pyridines), name="own"):
+        table = written(tmp_path / f"{name}.csv", own, cells)
+        out = gx.adapt(model, table, tmp_path / name, target_column="logD", log=lines.append)
+        return out, gx.predict(gx.load(out), NEW)[TASK].value
+
+    _, without = answer(values, own=others, name="without")
+    _, idle = answer([*values, *[">-40"] * len(pyridines)], name="idle")
+    folder, above = answer([*values, *[">4"] * len(pyridines)], name="above")
+    _, below = answer([*values, *["<-4"] * len(pyridines)], name="below")
+    assert idle == pytest.approx(without, abs=0.1)  # they lie where nobody doubts it
+    assert above > without + 1
+    assert below < without - 1
+    assert any(f"{len(pyridines)} bounds were learned" in line for line in lines)
+    assert (folder / "training.csv").read_text().count(">4\n") == len(pyridines)
+    _, again = answer(values[:1], model=folder, own=others[:1], name="again")
+    assert again == pytest.approx(above, abs=1e-5)
+    _, replaced = answer([0.0] * len(pyridines), model=folder, own=pyridines, name="replaced")
+    assert replaced < above - 1
 
 
 CHIRAL = ["C[C@H](N)" + core for core in CORES] + ["C[C@@H](O)" + core for core in CORES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rdkit import Chem
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
+from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.fingerprints import COUNTS, KINDS, Counts, similarity
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import open_table
@@ -28,6 +29,7 @@ from graphxai.learning.conformal import (
     nearest_of_others,
     nearest_similarities,
 )
+from graphxai.learning.teachers.forests import filled_within
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
 from graphxai.models.graphormer import pretrained_names
 from graphxai.models.process import (
@@ -45,6 +47,7 @@ from graphxai.runtime.writing import csv_text, write_whole
 FloatArray = NDArray[np.float64]
 NOISE = 0.2  # ratio of measurement variance to process variance; residuals are mostly noise
 FEWEST = 5  # measurements of a task that a process is fitted to
+Limits = dict[str, tuple[float, float]]  # by task, the lowest and highest value: equal if measured
 FACTORS = (1.0, 0.75, 0.5, 0.25, 0.0)  # how much of the model is kept, if all tasks are measured
 
 
@@ -55,7 +58,9 @@ class _Measurements:
     Attributes:
         smiles: canonical SMILES of what the base reads (n,).
         counted: the same molecules with the counts of their structures.
-        y: the median of the values, NaN where there is none (n, tasks).
+        y: the last value of each, NaN where there is none (n, tasks).
+        bounds: the lowest and highest possible values, infinite where nothing is known (n, tasks,
+            2).
         predicted: what the base says (n, tasks).
         left_out: the number of rows that could not be read.
     """
@@ -63,6 +68,7 @@ class _Measurements:
     smiles: tuple[str, ...]
     counted: tuple[Input, ...]
     y: FloatArray
+    bounds: FloatArray
     predicted: FloatArray
     left_out: int
 
@@ -84,6 +90,7 @@ def adapt(
     first multiplied by the one of `FACTORS` with which measurements are predicted best without
     themselves: a model that knows nothing of a series is set aside. The intervals come from each
     measurement as it is predicted without itself, and the ledger has a line for each of the two. A
+    cell such as ">10" is learned as a bound where a molecule has no value (see `filled_within`). A
     model that was adapted before is updated: its measurements are kept, and a newer value of a
     molecule replaces the older one.
 
@@ -138,8 +145,8 @@ def adapt(
     known = set(measured.smiles)
     others = [] if trained is None else [each for each in trained.given if each not in known]
     lines = [
-        [smiles, *("" if np.isnan(value) else f"{value:.7g}" for value in y)]
-        for smiles, y in zip(measured.smiles, measured.y, strict=True)
+        [smiles, *map(_cell, bounds.tolist())]
+        for smiles, bounds in zip(measured.smiles, measured.bounds, strict=True)
     ]
     lines += [[smiles, *("" for _ in tasks)] for smiles in others]
     every = (*measured.smiles, *others)
@@ -171,12 +178,12 @@ def _name_of(model: Any) -> str:
 
 def _rows(
     table: str | os.PathLike[str], columns: dict[Task, str | None], smiles_column: str | None
-) -> tuple[list[tuple[str, dict[str, float]]], list[str]]:
+) -> tuple[list[tuple[str, Limits]], list[str]]:
     """Read the structures of a table, each with its values by task, and say what is no value."""
     opened = open_table(table, smiles_column)
     structures = opened.structures.name
     written = [record.cells[structures] for record in opened.records([structures])]
-    values: list[dict[str, float]] = [{} for _ in written]
+    values: list[Limits] = [{} for _ in written]
     unread: list[str] = []
     for task, column in columns.items():
         source = column or opened.source_of(task.name, task.unit)
@@ -185,21 +192,24 @@ def _rows(
         cells = opened.measured(source, [task.name])[1].cells
         numbers, unlike = read_measured(cells)
         for row, value in zip(values, numbers.tolist(), strict=True):
-            row[task.name] = value
-        if unlike:
-            unread.append(not_understood(task.name, cells, unlike))
+            if not np.isnan(value):
+                row[task.name] = value, value
+        bounds = [bound for bound in parsed_numbers(cells).bounds if bound.side]
+        for position, side, value in map(astuple, bounds):
+            values[position][task.name] = (value, np.inf) if side > 0 else (-np.inf, value)
+        others = tuple(k for k in unlike if k not in {bound.position for bound in bounds})
+        if others:
+            unread.append(not_understood(task.name, cells, others))
     return list(zip(written, values, strict=True)), unread
 
 
-def _merged(
-    base: Any, rows: Sequence[tuple[str, dict[str, float]]], tasks: Sequence[Task]
-) -> _Measurements:
-    """Read each molecule as the base does. The last value of a molecule counts."""
+def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]) -> _Measurements:
+    """Read each molecule as the base does. Its last value counts, or its last bound without one."""
     inputs: dict[str, Input] = {}
     counts: dict[str, Input] = {}
-    latest: dict[str, dict[str, float]] = {}
+    latest: dict[str, Limits] = {}
     left_out = 0
-    with_values = [(s, v) for s, v in rows if not all(np.isnan(x) for x in v.values())]
+    with_values = [(s, v) for s, v in rows if v]
     encoded = prepare_each(base, [smiles for smiles, _ in with_values], Exception)
     for item, (_, values) in zip(encoded, with_values, strict=True):
         try:
@@ -212,9 +222,14 @@ def _merged(
         smiles = smiles_with_groups(form_with_groups(Chem.MolFromSmiles(item.smiles)))
         inputs.setdefault(smiles, item)
         counts.setdefault(smiles, counted)
-        known = {name: value for name, value in values.items() if not np.isnan(value)}
-        latest[smiles] = latest.get(smiles, {}) | known
-    y = np.array([[each.get(t.name, np.nan) for t in tasks] for each in latest.values()])
+        known = latest.setdefault(smiles, {})
+        for name, (low, high) in values.items():
+            if low == high or name not in known or known[name][0] != known[name][1]:
+                known[name] = low, high
+    unknown = -np.inf, np.inf
+    limits = np.array([[each.get(t.name, unknown) for t in tasks] for each in latest.values()])
+    limits = limits.reshape(len(inputs), len(tasks), 2)
+    y = np.where(limits[..., 0] == limits[..., 1], limits[..., 0], np.nan)
     predictions = dict(predict_prepared(base, list(enumerate(inputs.values()))))
     predicted = np.array(
         [
@@ -222,9 +237,8 @@ def _merged(
             for k in range(len(inputs))
         ]
     )
-    shape = len(inputs), len(tasks)
-    read = tuple(counts.values())
-    return _Measurements(tuple(inputs), read, y.reshape(shape), predicted.reshape(shape), left_out)
+    predicted = predicted.reshape(y.shape)
+    return _Measurements(tuple(inputs), tuple(counts.values()), y, limits, predicted, left_out)
 
 
 def _fitted(
@@ -250,11 +264,22 @@ def _fitted(
     places = [k for k, task in enumerate(tasks) if task.name in learned]
     offsets, scales = (np.array([getattr(t, n) for t in tasks]) for n in ("offset", "scale"))
     said, seen = ((x - offsets) / scales for x in (measured.predicted, measured.y))  # (n, tasks)
+    limits = (measured.bounds - offsets[:, None]) / scales[:, None]  # (n, tasks, 2)
+
+    def process_of(labels: FloatArray) -> Process:
+        return Process.fit(kernel, carriers, labels[:, None], NOISE)
+
+    def left_out(labels: FloatArray) -> FloatArray:
+        process, unknown = process_of(labels), np.isnan(labels)
+        return np.where(unknown, process.predict(kernel)[:, 0], process.left_out[:, 0])
 
     def fitted(k: int, factor: float) -> tuple[Process, FloatArray]:
         """Fit a process to a task, and predict each measurement without itself (n,)."""
-        process = Process.fit(kernel, carriers, (seen - factor * said)[:, [k]], NOISE)
-        return process, factor * said[:, k] + process.left_out[:, 0]
+        known = factor * said[:, k]
+        wrong_by = seen[:, k] - known
+        process = process_of(filled_within(left_out, wrong_by, limits[:, k] - known[:, None]))
+        unseen = np.where(np.isnan(wrong_by), np.nan, process.left_out[:, 0])
+        return process, known + unseen
 
     def error(factor: float) -> float:
         return sum(float(np.nanmean(abs(fitted(k, factor)[1] - seen[:, k]))) for k in places)
@@ -275,10 +300,13 @@ def _fitted(
             for values in (measured.predicted[:, k], unseen)
         )
         n, unit = int(known.sum()), f" {task.unit}" if task.unit else ""
+        bounded = int((~known & np.isfinite(measured.bounds[:, k]).any(1)).sum())
         facts[task.name] = {"n": n, "as_is": before, "left_out_in_turn": after}
         words.append(
             f"{task.name}: mean absolute error {after:.2f}{unit} on {n:,} of your molecules, each"
             f" left out in turn ({before:.2f} as the model was)"
+            + f"; {bounded:,} bounds were learned, too"
+            * bool(bounded)
         )
     if factor < 1:
         words.append(f"the model's outputs count {factor:g} times, which fits these molecules best")
@@ -290,6 +318,15 @@ def _fitted(
     summed = SummedModel(base, process_of_all, factor)
     summed.conformal = conformal
     return summed, {"measured": facts, "words": words}
+
+
+def _cell(limits: Sequence[float]) -> str:
+    """Return a measurement, or a bound, as a cell that `adapt` reads."""
+    low, high = limits
+    if np.isinf(low) and np.isinf(high):
+        return ""
+    sign = "<" if np.isinf(low) else ">" if np.isinf(high) else ""
+    return f"{sign}{high if np.isinf(low) else low:.7g}"
 
 
 def _counts_of(items: Sequence[Input]) -> Counts:

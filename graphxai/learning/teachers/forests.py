@@ -6,7 +6,7 @@ known, so that a teacher can learn from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,11 +158,7 @@ def filled_labels(
 def filled_column(
     task: Task, inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
 ) -> FloatArray:
-    """Fill in labels that are bounded by what a forest expects within their bounds.
-
-    A forest is fitted to the measured labels and to the expected ones, anew for every round, as
-    regressions are fitted to censored values (Schmee and Hahn 1979). Its error on labels that a
-    tree has not seen is the spread around its predictions.
+    """Fill in labels that are bounded by what a forest expects, see `filled_within`.
 
     Args:
         task: the task.
@@ -174,22 +170,42 @@ def filled_column(
     Returns:
         The labels (n,), still NaN where there is neither a label nor a bound.
     """
-    measured = ~np.isnan(y)
-    censored = ~measured & np.isfinite(bounds).any(axis=1)
-    if not censored.any() or measured.sum() < 2:
+
+    def predicted(labels: FloatArray) -> FloatArray:
+        labelled, values = ~np.isnan(labels), np.full(len(labels), np.nan)
+        options: dict[str, Any] = {"trees": FEW_TREES, "out_of_bag": True, "seed": seed}
+        forest = Forest.fit(task, inputs[labelled], labels[labelled], **options)
+        values[labelled] = forest.out_of_bag
+        if not labelled.all():
+            values[~labelled] = forest.predict(inputs[~labelled])
+        return values
+
+    return filled_within(predicted, y, bounds)
+
+
+def filled_within(
+    predicted: Callable[[FloatArray], FloatArray], y: FloatArray, bounds: FloatArray
+) -> FloatArray:
+    """Fill in labels (n,) that are bounded, (n, 2), by what is expected within their bounds.
+
+    The model is fitted `ROUNDS` times, to the measured labels and to the expected ones of the round
+    before (Schmee and Hahn 1979). Its error on labels that it has not seen is the spread around its
+    predictions.
+
+    Args:
+        predicted: fits a model to labels (n,), NaN where there is none, and returns what it
+            predicts for each molecule that is labelled or bounded, without its own label.
+        y: the labels, NaN where there is none.
+        bounds: the lowest and highest possible values, infinite where nothing is known.
+    """
+    measured, bounded = ~np.isnan(y), np.isnan(y) & np.isfinite(bounds).any(axis=1)
+    if not bounded.any() or measured.sum() < 2:
         return y
     filled = y.copy()
     for _ in range(ROUNDS):
-        labelled = ~np.isnan(filled)
-        forest = Forest.fit(
-            task, inputs[labelled], filled[labelled], trees=FEW_TREES, out_of_bag=True, seed=seed
-        )
-        errors = forest.out_of_bag[measured[labelled]] - y[measured]
-        spread = float(np.sqrt(np.nanmean(errors**2)))
-        predicted = forest.predict(inputs[censored])
-        if labelled[censored].all():  # the trees have seen these labels from the second round on
-            predicted = forest.out_of_bag[censored[labelled]]
-        filled[censored] = expected_within(predicted, spread, bounds[censored])
+        values = predicted(filled)
+        spread = float(np.sqrt(np.nanmean((values[measured] - y[measured]) ** 2)))
+        filled[bounded] = expected_within(values[bounded], spread, bounds[bounded])
     return filled
 
 
