@@ -29,6 +29,7 @@ from graphxai.learning.teachers.gaussian_process import Process, similarity
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
 METHODS = ("kernel", "occlusion", "shapley_sampling", "integrated_gradients", "gradient_input")
+FEWEST = 10  # molecules with true atoms, answered correctly
 
 
 def fitted(smiles: Sequence[str], y: np.ndarray) -> KernelProcess:
@@ -70,6 +71,8 @@ def rows_of(
     known = {table.smiles[k] for k, good in zip(table.split.test, right, strict=True) if good}
     shown = [pair for pair in table.with_truth(rule) if pair[0] in known][:test]
     print(f"{rule}: {score}, fitted in {seconds:.0f} s; {len(shown)} explained", flush=True)
+    if len(shown) < FEWEST:
+        return [[rule, score, f"{len(shown)}", "too few right answers", "", "", ""]]
     rows = []
     for method in methods:
         begun = time.process_time()
