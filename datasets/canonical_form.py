@@ -258,10 +258,16 @@ def canonical_smiles(molecule: str | Chem.Mol) -> str:
     """
     with one_perception(), rdBase.BlockLogs():
         if isinstance(molecule, str) and not is_labelled(molecule):
-            return str(Chem.MolToSmiles(Chem.MolFromSmiles(molecule)))
+            return smiles_as_read(Chem.MolFromSmiles(molecule))
         mol: Any = read_smiles(molecule) if isinstance(molecule, str) else molecule
         with suppress(ValueError):
             return canonical_form(mol).smiles
+        return str(Chem.MolToSmiles(mol))
+
+
+def smiles_as_read(mol: Chem.Mol) -> str:
+    """Return the canonical SMILES of a molecule that is in its canonical form."""
+    with one_perception():
         return str(Chem.MolToSmiles(mol))
 
 

@@ -165,7 +165,7 @@ class TrainingSet:
         molecule itself is one of them, it is the nearest. If the molecule is `unchanging`, other
         sets need not compute its fingerprint again.
         """
-        from .canonical_form import canonical_smiles, without_labels
+        from .canonical_form import canonical_smiles, smiles_as_read, without_labels
 
         described = _DESCRIBED.get(mol) if unchanging else None
         if described is None:
@@ -179,10 +179,11 @@ class TrainingSet:
         first = int(similarities.argmax())
         similarity = float(similarities[first])
         if similarity == 1:
-            smiles = canonical_smiles(mol)
-            equals = (self.written[i] for i in np.flatnonzero(similarities == 1))
-            if any(_canonical(compound) == smiles for compound in equals):
-                return Nearness("training compound", 1.0, smiles)
+            equals = [self.written[i] for i in np.flatnonzero(similarities == 1)]
+            # most are written and read as in their canonical form, which takes long to make
+            for written in (smiles_as_read, canonical_smiles):
+                if (smiles := written(mol)) in equals or smiles in map(_canonical, equals):
+                    return Nearness("training compound", 1.0, smiles)
         nearest = _canonical(self.written[first])
         unseen = sorted(elements - self.elements)
         word: Word = (
@@ -254,17 +255,19 @@ def training_set_of(model: Any) -> TrainingSet | None:
 @lru_cache(maxsize=1 << 16)
 def _canonical(smiles: str) -> str:
     """Return the canonical SMILES of a compound. Few are ever needed, and each takes time."""
-    from .canonical_form import canonical_smiles
+    from . import canonical_form as canonical
 
-    form = _form(smiles)
-    return smiles if form is None else canonical_smiles(form)
+    if (read := _read_form(smiles)) is None:
+        return smiles
+    form, is_as_read = read
+    return canonical.smiles_as_read(form) if is_as_read else canonical.canonical_smiles(form)
 
 
 @lru_cache(maxsize=1 << 16)
 def _compound(smiles: str) -> tuple[ExplicitBitVect, frozenset[str]] | None:
     """Return the bits and elements of a compound, once for all models trained on its table."""
-    mol = _form(smiles)
-    return None if mol is None else _described(mol)
+    read = _read_form(smiles)
+    return None if read is None else _described(read[0])
 
 
 def _described(mol: Mol) -> tuple[ExplicitBitVect, frozenset[str]]:
@@ -274,19 +277,21 @@ def _described(mol: Mol) -> tuple[ExplicitBitVect, frozenset[str]]:
     return ecfp4_bits(mol), frozenset(_elements(mol))
 
 
-def _form(smiles: str) -> Mol | None:
+def _read_form(smiles: str) -> tuple[Mol, bool] | None:
     """Return a compound in the form in which molecules are compared, or None if it is unreadable.
 
-    Older training sets may be drawn otherwise.
+    Older training sets may be drawn otherwise. So it comes with whether it is as it was read.
     """
-    from rdkit import Chem, rdBase
+    from rdkit import rdBase
 
-    from .canonical_form import without_labels
+    from . import canonical_form as canonical
     from .tautomer_form import one_proton_form
 
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
-        return None if mol is None else one_proton_form(without_labels(mol))
+    with rdBase.BlockLogs(), canonical.one_perception():
+        if (mol := canonical.read_smiles(smiles)) is None:
+            return None
+        form = one_proton_form(canonical.without_labels(mol))
+        return form, form is mol and not canonical.is_labelled(smiles)
 
 
 def _elements(mol: Mol) -> set[str]:

@@ -69,7 +69,6 @@ READERS = {
     "datasets/tables/columns.py": "cells, to find the column of structures",
     "datasets/tables/delimited.py": "cells, to find the column of structures",
     "datasets/tables/structures.py": DOOR,
-    "datasets/training_set.py": "training compounds, brought to the form",
     "datasets/fingerprints.py": WRITTEN,
     "datasets/recombine.py": WRITTEN,
     "datasets/rule_tables.py": "tables whose labels are rules",

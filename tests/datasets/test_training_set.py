@@ -6,7 +6,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.datasets import training_set
+from graphxai.datasets import canonical_form, training_set
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.training_set import KEPT_FROM, kept_at
@@ -86,6 +86,19 @@ def test_another_process_reads_only_the_nearest_compound(chains, monkeypatch):
     assert parses == len(chains)
     assert parses_of_a_nearness(chains, monkeypatch) == (nearness, 1)
     assert parses_of_a_nearness(chains[:-1], monkeypatch)[1] == KEPT_FROM  # another table
+
+
+def test_a_compound_that_is_read_as_its_form_is_recognised_without_making_that_form(monkeypatch):
+    """To make it takes as long as all the rest of a nearness, and most rows of a table are so."""
+    made, make = [], canonical_form.canonical_form
+    monkeypatch.setattr(canonical_form, "canonical_form", lambda mol: made.append(mol) or make(mol))
+    known = gx.TrainingSet(("OCCCS", "C/C=C/S", "OC[C@@H](F)S"))
+    for drawn in ("SCCCO", "S/C=C/C", "F[C@@H](S)CO"):
+        assert known.nearness(Chem.MolFromSmiles(drawn)).word == "training compound"
+    assert not made
+    assert known.nearness(Chem.MolFromSmiles("OC[C@H](F)S")).word != "training compound"
+    assert known.nearness(Chem.MolFromSmiles("[13CH2](O)CCS")).word == "training compound"
+    assert made
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", None])
