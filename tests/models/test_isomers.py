@@ -13,6 +13,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.datasets.splits import Split
+from graphxai.explanation.compute import explaining
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.predicting import SizeBuckets, encode_all, isomers_of, task_readings
 from graphxai.learning.source import Source
@@ -52,6 +53,14 @@ def test_every_number_of_a_racemate_is_the_mean_over_its_isomers(name, method, r
         assert abs(e.ledger.unexplained) < 1e-5
         ledgers = [i.ledger for i in isomers]
         assert e.ledger.nodes == pytest.approx(np.mean([i.nodes for i in ledgers]), abs=2e-6)
+
+
+def test_of_all_passes_of_a_molecule_one_explanation_is_made(monkeypatch):
+    """The mean is taken over their numbers, as an explanation takes long to make."""
+    made, explanation = [], explaining.Explanation
+    monkeypatch.setattr(explaining, "Explanation", lambda **k: made.append(1) or explanation(**k))
+    gx.explain("lipophilicity", ["C[C@H](F)Cl", *RACEMATES, "CCO"], progress=False)
+    assert len(made) == 2 + len(RACEMATES)
 
 
 def test_an_undefined_centre_is_a_racemate_if_that_is_wanted():

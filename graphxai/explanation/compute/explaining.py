@@ -2,15 +2,13 @@
 
 `explanations_or_errors` collates a batch, lets the explainer attribute it, and runs the model
 without nodes. `_ExplainedBatch` holds the results of the batch as plain numbers, and makes one
-`Explanation` from each row.
+`Explanation` from the row of each graph, or from those of all passes whose mean it is.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -38,18 +36,18 @@ from graphxai.explainers.passes import (
 )
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import CURVE, Ledger
-from graphxai.explanation.prediction import NotFiniteError, read_outputs
-from graphxai.visualization import PlainGraph
+from graphxai.explanation.prediction import NotFiniteError, Prediction
 
+from .drawn import grid_of, plain_graph
 from .models import Model, provenance
 from .predicting import (
     all_passes,
-    mean_explanation,
     mean_of,
     nearness_when_read,
     or_not_finite,
     outputs_of_passes,
     ranges_of,
+    read_passes,
     without_errors,
 )
 
@@ -113,7 +111,7 @@ def explanations_or_errors(
             about["target"] = wanted.settled(model.config, mean_of(outputs))
             yield from explanations_or_errors(model, [(key, item)], explainer, **about)
     passes = [((key, item), each) for key, item in prepared for each in item.passes]
-    waiting: dict[int, list[tuple[Explanation | NotFiniteError, list[float]]]] = {}
+    waiting: dict[int, list[_Pass]] = {}
     joins = partial(joins_others, model, explainer.traits.needs_gradients)
     shared = joins if explainer.traits.nodes_share_passes else lambda item: False
     groups = joined_nodes(passes, shared, MAX_GRAPHS)
@@ -148,11 +146,10 @@ def explanations_or_errors(
         )
         asked = [pair for group, _ in part for pair in group]
         for row, ((key, item), each) in enumerate(asked):
-            near = nearness_when_read(item, training)
-            result = or_not_finite(explained.explanation, row, each, near)
-            of_pass = result, explained.outputs[row]
+            of_pass = _Pass(explained, row, explained.numbers(row, each))
             if (of_item := all_passes(waiting, item, of_pass)) is not None:
-                yield key, mean_explanation(model, item, of_item, near, explained.ranges[row])
+                near = nearness_when_read(item, training)
+                yield key, or_not_finite(_mean_explanation, item, of_item, near)
 
 
 def _shares(attribution: Attribution) -> list[dict[str, Any]]:
@@ -220,56 +217,69 @@ class _ExplainedBatch:
     zeroed_nodes: list[float | None]
     with_nodes: bool
 
-    def explanation(self, row: int, item: Input, nearness: NearnessWhenRead) -> Explanation:
-        """Cut the explanation of one graph out of the batch, without its padding."""
-        model, explainer = self.model, self.explainer
-        outputs, of_graph = self.outputs[row], self._cut(row, item.num_nodes)
+    def numbers(self, row: int, item: Input) -> dict[str, Any]:
+        """Cut the numbers of one graph's explanation out of the batch, without its padding.
+
+        Each of them is linear in the output that is explained, so those of a mean are their means,
+        and its ledger closes as theirs do.
+        """
+        of_graph = self._cut(row, item.num_nodes)
         relevance: Any = of_graph["relevance"]
         features: Any = of_graph["features"]
-        about = nearness, self.ranges[row], item.note, item.parent
-        predictions = read_outputs(model.config, outputs, *about)
         relevance_of, features_of = self._by_input(row, item, relevance, features)
         centrality, names = None, self._names
         if "centrality" in names:
             centrality = float(features[:, names.index("centrality")].sum(dtype=np.float64))
+        ledger = {
+            "nodes": float(relevance.sum(dtype=np.float64)),
+            "without_nodes": self.without_nodes[row],
+            "zeroed_nodes": self.zeroed_nodes[row] if self.without_nodes[row] is None else None,
+            "centrality": centrality,
+            "node_parts": self._parts(item.graph, relevance, features) if self._parts else {},
+            "along_edges": float(self.inputs["edge_index"][row].double().sum())
+            if "edge_index" in self.inputs
+            else None,
+            **self.shares[row],
+        }
+        return of_graph | {
+            "output": self.shares[row]["output"],
+            "without_nodes": self.without_nodes[row],
+            "ledger": ledger if self.explainer.traits.adds_up else None,
+            "relevance_of": relevance_of,
+            "features_of": features_of,
+        }
+
+    def explanation(
+        self,
+        row: int,
+        item: Input,
+        numbers: dict[str, Any],
+        predictions: tuple[Prediction, ...],
+        as_given: Any,
+    ) -> Explanation:
+        """Make the explanation of an input with these numbers, of which a row is the first pass."""
+        traits, ledger = self.explainer.traits, numbers["ledger"]
         words = item.graph.get("dense")  # numbers of words, and not vectors such as patches
         return Explanation(
-            **of_graph,
+            **numbers | {"ledger": ledger and Ledger(**ledger)},
             target=self.labels[row],
-            wanted=self.target.settled(model.config, outputs),
+            wanted=self.target.settled(self.model.config, self.outputs[row]),
             prediction=next(p for p in predictions if p.task == self._task),
             predictions=predictions,
-            method=explainer.name,
-            title=explainer.title,
-            output=self.shares[row]["output"],
-            without_nodes=self.without_nodes[row],
-            caveat=explainer.traits.caveat,
-            unsigned=explainer.traits.large_score_means,
-            ledger=Ledger(
-                nodes=float(relevance.sum(dtype=np.float64)),
-                without_nodes=self.without_nodes[row],
-                zeroed_nodes=self.zeroed_nodes[row] if self.without_nodes[row] is None else None,
-                centrality=centrality,
-                node_parts=self._parts(item.graph, relevance, features) if self._parts else {},
-                along_edges=float(self.inputs["edge_index"][row].double().sum())
-                if "edge_index" in self.inputs
-                else None,
-                **self.shares[row],
-            )
-            if explainer.traits.adds_up
-            else None,
-            feature_names=names,
-            relevance_of=relevance_of,
-            features_of=features_of,
+            method=self.explainer.name,
+            title=self.explainer.title,
+            caveat=traits.caveat,
+            unsigned=traits.large_score_means,
+            feature_names=self._names,
             smiles=item.smiles,
             mol=item.molecule,
-            as_given=item.as_given,
+            as_given=as_given,
             image=item.image,
             segments=item.segments,
             graph=_arrays_of(item, any(name in self.inputs for name in OF_EDGES)),
             drawn=plain_graph(item),
             is_sequence=isinstance(words, Tensor) and not words.is_floating_point(),
-            grid=_grid_of(words),
+            grid=grid_of(words),
             provenance=self.origin,
         )
 
@@ -329,6 +339,29 @@ class _ExplainedBatch:
         return relevance, split
 
 
+class _Pass(NamedTuple):
+    """One pass of an input: a row of a batch, with the numbers of its explanation."""
+
+    batch: _ExplainedBatch
+    row: int
+    numbers: dict[str, Any]
+
+    @property
+    def outputs(self) -> list[float]:
+        return self.batch.outputs[self.row]
+
+
+def _mean_explanation(
+    item: Input, passes: Sequence[_Pass], nearness: NearnessWhenRead
+) -> Explanation:
+    """Return the explanation of an input: the mean over its passes."""
+    first, last = passes[0], passes[-1]
+    numbers = mean_of([each.numbers for each in passes])
+    outputs, ranges = [each.outputs for each in passes], last.batch.ranges[last.row]
+    read = read_passes(first.batch.model, item, outputs, nearness, ranges)
+    return first.batch.explanation(first.row, item, numbers, *read)
+
+
 def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
     """Return the features and edges of a graph, as in `ExplainedGraph.graph`."""
     if item.graph.get("schema") is not None:
@@ -354,44 +387,3 @@ def _by_type(graph: Any, what: str) -> "dict[str, NDArray[np.integer]] | None":
     if what == "nodes":
         return heterogeneous.nodes_by_type(graph)
     return heterogeneous.edges_by_type(graph, with_attributes=what == "edge_attr")
-
-
-# Attributes that may name the nodes. If there are none, any list of N words may.
-NAMES = ("name", "names", "label", "labels", "node_name", "node_names", "symbol", "symbols")
-
-
-def plain_graph(item: Input) -> PlainGraph | None:
-    """Return the graph to draw, or None for molecules, images and inputs without edges."""
-    if any(drawn is not None for drawn in (item.smiles, item.molecule, item.segments)):
-        return None
-    graph = item.data.to_dict()  # PyG takes several times as long for each attribute
-    edges = graph.get("edge_index")
-    if not isinstance(edges, torch.Tensor) or edges.dim() != 2:
-        return None
-    from graphxai.wrapping.chosen import chosen_nodes  # needs PyG
-
-    explained = tuple(chosen_nodes(graph))
-    return PlainGraph(edges.cpu().numpy().astype(np.int64), _labels(graph, item), explained)
-
-
-def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
-    """Return what a graph with these attributes calls its nodes, or () if it has no names."""
-    schema = values.get("schema")
-    if schema is not None:
-        numbers = {kind: count() for kind, _ in schema.nodes}
-        kinds = [schema.nodes[code][0] for code in values["node_type"].tolist()]
-        return tuple(f"{kind} {next(numbers[kind])}" for kind in kinds)
-    for key in [*(name for name in NAMES if name in values), *values]:
-        value = values[key]
-        listed = isinstance(value, list | tuple | np.ndarray) and len(value) == item.num_nodes
-        if listed and all(isinstance(word, str) for word in value):
-            return tuple(map(str, value))
-    return ()
-
-
-def _grid_of(vectors: Any) -> tuple[int, int] | None:
-    """Return the square grid of the patches that were given, or None if they make none."""
-    if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) < 4:
-        return None
-    side = math.isqrt(len(vectors))
-    return (side, side) if side * side == len(vectors) else None

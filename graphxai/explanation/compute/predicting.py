@@ -6,7 +6,6 @@ read.
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -18,7 +17,6 @@ from graphxai.contract.intervals import Conformal, OwnSpread
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.ledger import Ledger
 from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
 
 from .models import Model, conformal_of
@@ -153,49 +151,11 @@ def all_passes(
     return waiting.pop(id(item)) if len(of_item) == len(item.passes) else None
 
 
-def mean_explanation(
-    model: Model,
-    item: Input,
-    results: Sequence[tuple[Explanation | NotFiniteError, list[float]]],
-    nearness: Any,
-    ranges: Any,
-) -> Explanation | NotFiniteError:
-    """Return the mean of the explanations of an input's passes, each given with its outputs.
-
-    Every share is linear in what it is the mean of, so its ledger closes as theirs do.
-    """
-    explanations = []
-    for result, _ in results:
-        if isinstance(result, Exception):
-            return result
-        explanations.append(result)
-    first = explanations[0]
-    if len(explanations) == 1:
-        return first
-    of_values = {
-        name: mean_of([getattr(each, name) for each in explanations])
-        for name in (
-            *("relevance", "features", "spread", "members", "relevance_of", "features_of"),
-            *("output", "without_nodes"),
-        )
-    }
-    ledger = first.ledger and Ledger(**mean_of([vars(each.ledger) for each in explanations]))
-    outputs = [of_pass for _, of_pass in results]
-    predictions, as_given = read_passes(model, item, outputs, nearness, ranges)
-    of_task = {prediction.task: prediction for prediction in predictions}
-    return replace(
-        first,
-        **of_values,
-        ledger=ledger,
-        predictions=predictions,
-        prediction=of_task[first.prediction.task],
-        as_given=as_given,
-    )
-
-
 def mean_of(values: Sequence[Any]) -> Any:
     """Return the mean of numbers, arrays, lists, or of those in dicts; None if one is missing."""
     first = values[0]
+    if len(values) == 1:
+        return first
     if isinstance(first, dict):
         return {name: mean_of([each[name] for each in values]) for name in first}
     if isinstance(first, list):
