@@ -368,10 +368,12 @@ class ExplainedGraph:
 
 @lru_cache(maxsize=1024)  # a table looks each molecule up several times, also at its end
 def _read(smiles: str) -> "Mol | None":
-    from rdkit import Chem, rdBase
+    from rdkit import rdBase
+
+    from graphxai.datasets.canonical_form import read_smiles
 
     with rdBase.BlockLogs():
-        return Chem.MolFromSmiles(smiles)
+        return read_smiles(smiles)
 
 
 def of_either_sign(members: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -94,8 +94,6 @@ READERS = {
     "graphxai/evaluation/ground_truth_report.py": "molecules to draw",
     "graphxai/evaluation/trust/other_forms.py": WRITTEN,
     "graphxai/explainers/heads.py": WRITTEN,
-    "graphxai/explanation/compute/predicting.py": WRITTEN,
-    "graphxai/explanation/explained_graph.py": WRITTEN,
     "graphxai/explanation/files.py": "nothing: it names the function in its docstring",
     "graphxai/learning/conformal.py": WRITTEN,
     "graphxai/learning/measured_pairs.py": WRITTEN,

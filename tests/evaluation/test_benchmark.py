@@ -548,6 +548,10 @@ def test_the_command_trains_on_a_rule_and_scores_against_it(tmp_path, monkeypatc
     rows = pd.read_csv(out / "halogen" / "rows.csv")
     assert set(rows.method) == {"lrp", *CONTROLS}
     assert rows.value.between(0, 1).all()
+    written = [p.read_text() for p in out.rglob("*") if p.suffix in (".csv", ".json", ".md")]
+    kept = [chain for chain in chains if any(chain in text for text in written)]
+    assert written
+    assert not kept, "a structure in a file must be read again to the same answer"
     assert run(arguments, monkeypatch) == 1
     assert "--resume" in capsys.readouterr().err
     assert run([*arguments, "--resume"], monkeypatch) == 0

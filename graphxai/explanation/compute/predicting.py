@@ -269,7 +269,7 @@ def _nearness(
 
 
 @lru_cache(maxsize=64)  # the nearness to the training sets of several models is read in turn
-def _read_again(smiles: str) -> "Mol":
-    from rdkit import Chem
+def _read_again(smiles: str) -> "Mol | None":
+    from graphxai.datasets.canonical_form import read_smiles
 
-    return Chem.MolFromSmiles(smiles)
+    return read_smiles(smiles)
