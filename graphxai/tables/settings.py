@@ -90,7 +90,7 @@ class PredictionSettings(TableRunSettings):
     forms: bool = option(
         False,
         "Note the predictions of isomers at undefined stereocentres (at most 16), and of likely"
-        " tautomers if they differ. A row takes three to eight times as long.",
+        " tautomers if they differ. A row takes three to eleven times as long.",
         applies_to=("table",),
     )
 

@@ -3,6 +3,7 @@
 import csv
 import pickle
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from graphxai.datasets.samples import digit_paths
 from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
 from graphxai.evaluation.statistics import relative_change
+from graphxai.evaluation.trust import other_forms
 from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
 from graphxai.evaluation.trust.other_forms import WRITINGS, another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
@@ -583,6 +585,27 @@ def test_both_forms_of_a_pyridone_are_likely_and_an_enol_of_acetone_is_not():
     assert likely_tautomers(Chem.MolFromSmiles(pyridinol)) == [pyridone]
     assert likely_tautomers(Chem.MolFromSmiles("CC(C)=O")) == []
     assert likely_tautomers(Chem.MolFromSmiles("C" * 101)) == []
+
+
+def test_tautomers_are_enumerated_only_where_a_proton_is_mobile(monkeypatch):
+    """Enumeration takes milliseconds, and most molecules have no such proton."""
+    tried, enumerator = [], other_forms._enumerator()
+    asked = SimpleNamespace(
+        Enumerate=lambda mol: tried.append(Chem.MolToSmiles(mol)) or enumerator.Enumerate(mol),
+        ScoreTautomer=enumerator.ScoreTautomer,
+    )
+    monkeypatch.setattr(other_forms, "_enumerator", lambda: asked)
+    still = ["CC(=O)Nc1ccccc1", "Nc1ccccn1", "CC(C)=O", "CC(O)C(=O)OC", "CNC(=O)c1ccncc1", "CCO"]
+    for smiles in still:
+        assert likely_tautomers(Chem.MolFromSmiles(smiles)) == []
+    assert not tried
+    mobile = [
+        *("Oc1ccncc1", "CC(=O)CC(C)=O", "CC1=NC(=O)CN1", "CC(C)=NO", "Oc1ccccc1N=NC"),
+        *("O=c1oc2ccccc2c(O)c1C", "CC1=CC(=O)CCC1", "c1c[nH]cn1", "O=c1cccccc1O"),
+    ]
+    for smiles in mobile:
+        likely_tautomers(Chem.MolFromSmiles(smiles))
+    assert tried == [Chem.CanonSmiles(smiles) for smiles in mobile]
 
 
 def test_an_amide_has_no_likely_imidic_acid_and_an_aminopyridine_no_likely_imine():

@@ -44,14 +44,34 @@ _UNLIKELY = tuple(
     )
 )
 
+# Enumeration takes milliseconds, and most molecules have only protons that need not be tried: those
+# of amides, alcohols and amines, and those beside a single carbonyl group.
+_MOBILE = tuple(
+    Chem.MolFromSmarts(pattern)
+    for pattern in (
+        "[nH]",
+        # hydroxy, oxo, imino and sulfonamido groups conjugated to a nitrogen in an aromatic ring
+        "[OX2H1,SX2H1,OX1,SX1,NX2,$([NX3;H1]-[#16X4,$(C#N),$([N+])]);!R]~c~[n,$(*~n),$(*~*~n)]",
+        "[NX2]=[#6]-[#7!H0,#8H1,#16H1,CX4!H0]",  # amidines, imidic acids, imines of C-H
+        "[NX2]=[NX2]-[#6;!H0,$(c:c[OH,NH])]",  # azo compounds and hydrazones
+        "[OX2H1,SX2H1,NX3!H0]-[CX3]=[CX3]",  # enols and enamines
+        "[CX3](=[OX1])[#6;!H0][CX3]=[OX1]",  # carbonyl groups on both sides of a C-H
+        "[OX1]=[#6]-[#6]=[#6]-[#7!H0,#8H1,CX4!H0]",  # vinylogous acids and amides, enones
+        "[OX2H1]-c~[$(c=[OX1]),$(c:c=[OX1])]",  # hydroxy groups of coumarins and tropolones
+        "[CX3]=[NX2]-[OX2H1]",  # oximes
+        "[#6]-[NX2]=[OX1]",  # and nitroso compounds
+    )
+)
+
 
 def likely_tautomers(mol: Chem.Mol) -> list[str]:
     """Return the SMILES of up to `MOST` other tautomers, the likeliest first.
 
     They have about the score of the molecule itself, or a better one, by RDKit's rules, and no
-    more imidic acids, or imines of aromatic rings, than the molecule.
+    more imidic acids, or imines of aromatic rings, than the molecule. Only molecules with mobile
+    protons of the kinds in `_MOBILE` have any.
     """
-    if mol.GetNumAtoms() > MAX_ATOMS:
+    if mol.GetNumAtoms() > MAX_ATOMS or not any(map(mol.HasSubstructMatch, _MOBILE)):
         return []
     enumerator = _enumerator()
     plain = Chem.Mol(mol)
