@@ -1,11 +1,13 @@
 """Bring a molecule to its parent: without counter-ions and solvents, neutral where it can be.
 
-The steps are RDKit's MolStandardize, with four settings of its own: only salts of alkali and
+The steps are RDKit's MolStandardize, with five settings of its own: only salts of alkali and
 alkaline earth metals are split, so that complexes stay whole; charges are removed wherever a proton
 can do it, so that a base and its protonated form are one molecule; an acid keeps its charge where
-it balances a cation that no proton can remove, so that a betaine stays neutral as a whole; and S=O
-and P=O are written without charges, as they are in a base that nobody has to change. Protons that
-move between nitrogens get one place. Other tautomers are a further step.
+it balances a cation that no proton can remove, so that a betaine stays neutral as a whole; S=O and
+P=O are written without charges, as they are in a base that nobody has to change; and the charge of
+an amidinium or an aminopyridinium is put on a nitrogen from which a proton can remove it, and in
+the ring if there is one. Protons that move between nitrogens get one place. Other tautomers are a
+further step.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ SHARE_OF_MIXTURE = 0.5  # a second compound of this share of the first one's ato
 _MAY_CHANGE = re.compile(r"[.+]|-\d*(?::\d+)?\]|\[\d*(?:Li|Na|K|Rb|Cs|Mg|Ca|Sr|Ba)")
 _SALT = "[Li,Na,K,Rb,Cs,Mg,Ca,Sr,Ba]~[#7,#8,#9,#16,#17]"
 _METAL = "[!#0;!#1;!#5;!#6;!#7;!#8;!#9;!#14;!#15;!#16;!#17;!#34;!#35;!#53]"
-_DATIVE_BOND = "[#15,#16;+,+2]~[O-,S-]"
+_REDRAWN = "[$([#15,#16;+,+2]~[O-,S-]),$([N+;X3]=[#6]~[#7;+0;!H0]),$([N+;X3]=c:c:c:[n;H1])]"
 _FULL_ANION = "[$([B-;X4]),$([#15,#33,#51;-;X6])]"  # no room for a proton: tetrafluoroborate
 # Charges that stand alone, or that S and P need not have
 _CHARGE = "[+,-;!$([+;!S;!P]~[-]);!$([-]~[+;!S;!P])]"
@@ -53,6 +55,9 @@ Sulfone	[S+2:1]([O-:2])([O-:3])>>[S+0:1](=[O-0:2])(=[O-0:3])
 Sulfoxide	[S+;X3:1][O-:2]>>[S+0:1]=[O-0:2]
 Oxidised sulfur	[S+;X4:1][O-:2]>>[S+0:1]=[O-0:2]
 Phosphine oxide	[P+;X4:1][O-,S-:2]>>[P+0:1]=[*-0:2]
+Amidinium	[N+;H0;X3;!$(*~[-]):1]=[CX3:2]-[N+0;!H0;X3:3]>>[N+0:1]-[C:2]=[N+:3]
+Pyridinium-2	[N+;X3;!$(*~[-]):1]=[c:2]:[n+0;H1:3]>>[N+0:1]-[c:2]:[nH+:3]
+Pyridinium-4	[N+;X3;!$(*~[-]):1]=[c:2]:[c:4]:[c:5]:[nH:3]>>[N+0:1]-[c:2]:[c:4]:[c:5]:[nH+:3]
 """
 
 
@@ -154,7 +159,7 @@ def neutral_form(mol: Chem.Mol) -> Chem.RWMol:
         if copy.HasSubstructMatch(_pattern(_SALT)):
             metals.DisconnectInPlace(copy)
             Chem.SanitizeMol(copy)
-        if copy.HasSubstructMatch(_pattern(_DATIVE_BOND)):
+        if copy.HasSubstructMatch(_pattern(_REDRAWN)):
             dative.normalizeInPlace(copy)
         full = [i for (i,) in copy.GetSubstructMatches(_pattern(_FULL_ANION))]
         elements = [copy.GetAtomWithIdx(i).GetAtomicNum() for i in full]

@@ -269,6 +269,28 @@ def test_protons_that_move_between_nitrogens_make_one_compound(drawn):
     assert len(formulas) == 1
 
 
+CATIONS = {  # bases, each with ways of drawing its cation
+    "C1CCN2CCCN=C2C1": ("C1CC[NH+]2CCCN=C2C1", "C1CCN2CCC[NH+]=C2C1", "C1CC[N+]2=C(C1)NCCC2"),
+    "CN=C(N)N(C)C": ("CNC(N)=[N+](C)C", "CNC(=[NH2+])N(C)C", "C[NH+]=C(N)N(C)C"),
+    "Nc1ccccn1": ("Nc1cccc[nH+]1", "[NH2+]=c1cccc[nH]1", "[NH3+]c1ccccn1"),
+    "CN(C)c1ccncc1": ("CN(C)c1cc[nH+]cc1", "C[N+](C)=c1cc[nH]cc1"),
+    "Nc1nc2ccccc2[nH]1": ("Nc1[nH]c2ccccc2[nH+]1", "[NH2+]=c1[nH]c2ccccc2[nH]1"),
+}
+
+
+@pytest.mark.parametrize("base", CATIONS)
+def test_a_delocalised_cation_is_its_base_wherever_its_charge_is_drawn(base):
+    drawn = [*CATIONS[base], base]
+    graphs = [molecule_graph(s, canonical=True, standardise="parent") for s in drawn]
+    assert {Chem.CanonSmiles(graph.smiles) for graph in graphs} == {base}
+
+
+def test_a_charge_that_a_neighbour_balances_stays_where_it_is():
+    for drawn in ("CC(N)=[N+](C)[O-]", "C[N+](C)=C(C)N(C)C"):
+        graph = molecule_graph(drawn, canonical=True, standardise="parent")
+        assert Chem.CanonSmiles(graph.smiles) == Chem.CanonSmiles(drawn)
+
+
 @pytest.mark.parametrize("drawn", ["Oc1ccccn1", "Nc1ccccn1", "CC(=O)N", "CC(=O)CC(C)=O", "CN=NC"])
 def test_other_tautomers_stay_as_drawn(drawn):
     graph = molecule_graph(drawn, canonical=True, standardise="parent")
