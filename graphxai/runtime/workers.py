@@ -31,6 +31,7 @@ from .worker_process import PieceResult as PieceResult
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/results/workers.md
 HEARD = 0.2  # seconds until Ctrl-C is heard that another thread received while this one waits
+FEWEST = 16  # items of a first piece, after which one can say how long the rest takes
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 
 Item = TypeVar("Item")
@@ -50,6 +51,18 @@ def checked_workers(workers: int) -> int:
     return count
 
 
+def pieces_of(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield items `size` at a time, the first of them in smaller pieces.
+
+    The first piece has `FEWEST` items and each further one twice as many as the one before, up to
+    `size`. So a bar knows early how long the rest takes, however slow an item is.
+    """
+    rest, count = iter(items), min(FEWEST, size)
+    while piece := list(islice(rest, count)):
+        yield piece
+        count = min(2 * count, size)
+
+
 def map_in_processes(
     function: Callable[[Sequence[Item]], Any],
     pieces: Iterable[Sequence[Item]],
@@ -63,8 +76,9 @@ def map_in_processes(
 
     Args:
         workers: the number of processes; 1 works in this process. None takes the cores that others
-            leave idle, if that is faster: the first piece is done here, and processes start if the
-            rest, at its speed, would take them less time, `STARTING` included.
+            leave idle, if that is faster: the first piece is done here, or the first two if that
+            is quick, and processes start if the rest, at the speed of the last of them, would take
+            them less time, `STARTING` included.
         total: the number of items in all pieces, roughly.
 
     Raises:
@@ -75,16 +89,21 @@ def map_in_processes(
     source = iter(pieces)
     first = next(source, [])
     count = 1 if len(first) >= total else _allowed(workers)
+    source = chain([first] if first else [], source)
     if count is None:
-        start = time.perf_counter()
-        result = function(first)
-        remaining = (time.perf_counter() - start) * (total / max(len(first), 1) - 1)  # seconds
-        yield [PieceResult(first, range(len(first)), result)]
+        left, remaining = total, 0.0
+        for piece in islice(source, 2):  # a model's first call prepares what later ones use
+            start = time.perf_counter()
+            result = function(piece)
+            taken = time.perf_counter() - start
+            left -= len(piece)
+            remaining = taken * max(left, 0) / len(piece)  # seconds
+            yield [PieceResult(piece, range(len(piece)), result)]
+            if taken >= STARTING / 4:
+                break
         count = free_cores() if remaining >= STARTING else 1
         if remaining * (1 - 1 / count) < STARTING or not _can_be_sent(function):
             count = 1
-    elif first:
-        source = chain([first], source)
     if count > 1:
         with closing(in_workers(function, source, count)) as results:
             yield from results

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,7 +11,7 @@ from graphxai.datasets.molecule_reading import CONTROL, shortened
 from graphxai.datasets.molecules import MAX_QUOTED
 from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explainers import Traits, get_explainer
-from graphxai.runtime.workers import LostItem, map_in_processes
+from graphxai.runtime.workers import LostItem, map_in_processes, pieces_of
 
 from .batches import ExplainBatch, NamedRejectedRow
 
@@ -94,11 +93,11 @@ class RowSource:
     def chunks(
         self, skip: Collection[int] = (), size: int | None = None
     ) -> Iterator[list[TableRow]]:
-        """Yield the rows, `size` or `CHUNK` at a time, except chunks with all rows in `skip`."""
+        """Yield the rows in `pieces_of` `size` or `CHUNK`, except those with all rows in `skip`."""
         structures, named, others = self.table.structures.name, self.name_column, self.others
         columns = (structures, *(others if named is None else (named, *others)))
         records = self.table.records(columns, columns)
-        while chunk := list(islice(records, size or CHUNK)):
+        for chunk in pieces_of(records, size or CHUNK):
             if all(record.number in skip for record in chunk):
                 continue
             yield [
