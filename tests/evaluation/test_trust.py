@@ -38,7 +38,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint, set_standardisation
 from graphxai.tables.app.page import STYLE as PAGE_STYLE
-from graphxai.tables.report.build import render
+from graphxai.tables.report.build import page_parts
 from toy import random_graphormer
 
 FAR = {
@@ -691,7 +691,7 @@ def test_the_words_of_a_level_can_be_read_on_its_colour(colours):
 
 
 def test_a_level_has_the_same_colours_on_a_card_in_the_app_and_in_a_report():
-    report = render({"molecules": [], "limit": 1.0}, "title", "card")
+    report = "".join(page_parts({"limit": 1.0}, [], "title", "card"))
     for level, colours in COLOURS.items():
         text, ground, dark_text, dark_ground = colours
         assert f"--{level}: light-dark({ground}, {dark_ground});" in PAGE_STYLE

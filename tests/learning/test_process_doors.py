@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from reports import read_report
 
 import graphxai as gx
 from graphxai.contract.target import Target
@@ -144,8 +145,7 @@ def test_counterfactuals_reach_a_value(model, task):
 
 def test_a_report_has_the_account_in_full_cards(model, folder, tmp_path):
     table = written(tmp_path / "new.csv", SMILES)
-    page = gx.report(model, table, tmp_path / "report.html").read_text("utf-8")
-    shown = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["molecules"]
+    shown = read_report(gx.report(model, table, tmp_path / "report.html"))["molecules"]
     account = gx.kernel_account(model, SMILES[0])
     said = {each["smiles"]: each for each in shown[0]["account"]["speaking"]}
     place = account.strongest(1)[0][0]
@@ -157,8 +157,7 @@ def test_a_report_has_the_account_in_full_cards(model, folder, tmp_path):
 def test_a_report_says_why_a_large_process_has_no_account(model, tmp_path, monkeypatch):
     monkeypatch.setattr(full_cards, "MOST_ACCOUNTED", 3)
     table = written(tmp_path / "new.csv", SMILES)
-    page = gx.report(model, table, tmp_path / "report.html").read_text("utf-8")
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    data = read_report(gx.report(model, table, tmp_path / "report.html"))
     assert "account" not in data["molecules"][0]
     why = data["refused"]["an account by training molecule"]
     assert f"rests on {model.config.carriers} molecules, and a report makes it for at most 3" in why

@@ -15,6 +15,7 @@ from rdkit import Chem
 pytest.importorskip("starlette", reason="the extra `app` is not installed")
 pytest.importorskip("httpx", reason="starlette's test client needs httpx")
 
+from reports import read_report
 from starlette.testclient import TestClient
 
 import graphxai as gx
@@ -383,8 +384,8 @@ def test_pairs_and_groups_of_the_open_table_are_those_of_the_library(model, ask)
 
 def test_the_trust_of_rows_is_that_of_a_report(model, ask, tmp_path):
     smiles = [AMIDE, "CCCCCC", "c1ccncc1"]
-    page = gx.report(model, smiles, tmp_path / "r.html", detailed=0, target="active").read_text()
-    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    path = gx.report(model, smiles, tmp_path / "r.html", detailed=0, target="active")
+    data = read_report(path)
     expected = [[m["trust"]["level"], m["trust"]["sentence"]] for m in data["molecules"]]
     assert ask("trust", smiles=[*smiles, "nonsense", ATTACK]) == [*expected, None, None]
 

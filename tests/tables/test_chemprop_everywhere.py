@@ -1,8 +1,6 @@
 """A chemprop model works wherever a bundled model does: tables, reports, the app, chemistry."""
 
 import csv
-import json
-import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +12,8 @@ import graphxai as gx
 from graphxai.evaluation.report import Report
 
 pytest.importorskip("chemprop", reason="chemprop is an extra")
+
+from reports import read_report
 
 from chemprop_models import mpnn
 from graphxai.cli.main import app
@@ -59,7 +59,7 @@ def test_a_report_has_every_molecule(model, table, tmp_path):
     assert all(text in page for text in SMILES[:4])
     explanation = gx.explain(model, SMILES[1])
     bonds = explanation.bonds.tolist()  # coloured on the bond
-    shown = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["molecules"][1]
+    shown = read_report(page)["molecules"][1]
     assert shown["bonds"] == pytest.approx(bonds, rel=1e-3, abs=1e-6)
     both = explanation.ledger.nodes + explanation.ledger.others["edge_attr"]
     assert shown["sum"] == pytest.approx(both, abs=1e-5)

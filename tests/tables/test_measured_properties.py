@@ -10,8 +10,7 @@ NEARNESS = ("training compound", "inside", "at its edge", "far", "unknown")
 
 def record(near, measured, part=""):
     """Return what a report knows of a molecule with one property, predicted at 1."""
-    cells = ["", "", near, "", "", 1.0, "", (measured, str(measured)), None]
-    return {"part": part, "properties": [cells]}
+    return {"part": part, "known": [[1.0, "", (measured, str(measured)), None, near]]}
 
 
 def groups_of(place, molecules):

@@ -2,12 +2,13 @@
 
 import base64
 import json
-import re
 
 import pytest
 from rdkit import Chem
 
 pytest.importorskip("starlette", reason="the extra `app` is not installed")
+
+from reports import read_report
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
@@ -41,8 +42,7 @@ def test_how_far_a_molecule_may_be_is_decided_by_the_errors_of_each_model(tmp_pa
         ("far", "caution"),
     ]
     assert "predicted as well as nearer ones" in molecule["cells"][0]["near"]
-    page = gx.report(names, [smiles], tmp_path / "r.html", detailed=0).read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    data = read_report(gx.report(names, [smiles], tmp_path / "r.html", detailed=0))
     for shown, cell in zip(data["molecules"][0]["properties"], molecule["cells"], strict=True):
         assert (shown[2], shown[3], shown[9]) == (cell["word"], cell["near"], cell["level"])
 

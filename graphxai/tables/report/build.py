@@ -9,9 +9,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from importlib.resources import files
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,11 +39,11 @@ from graphxai.learning.reliability import uninformative
 from graphxai.runtime.notices import warn
 from graphxai.runtime.options import accepts
 from graphxai.runtime.threads import workers_for
-from graphxai.runtime.writing import folder_at, place_of, write_whole
+from graphxai.runtime.writing import atomic_write, folder_at, place_of
 from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
-from .cards import Cards, aligned_cards, in_full, make_cards
+from .cards import in_full, make_cards
 from .contents import model_card, page_data
 from .full_cards import FullCardSettings, make_full_cards, measurements_of
 from .molecules import ReportSource, note_on_other_tasks, report_source
@@ -48,10 +51,10 @@ from .properties import CardSettings
 from .structure_activity import StructureActivity
 
 SCRIPTS = (  # the order matters, because each file uses constants of those before it
-    *("draw.js", "basket.js", "properties.js", "report.js", "rows.js", "fragments.js"),
+    *("unpack.js", "draw.js", "basket.js", "properties.js", "report.js", "rows.js", "fragments.js"),
     *("structure_activity.js", "sar.js", "measured.js", "map.js", "detail.js", "start.js"),
 )
-FEATURE_BLOCK = 100  # molecules
+BLOCK = 16  # molecules whose details the page unpacks together, in a millisecond or two
 FORBIDDEN = {
     "<": "\\u003c",
     ">": "\\u003e",
@@ -146,19 +149,19 @@ def report(
     how = CardSettings(panel, training, explainer, settings.target, level, several, goal)
     workers = workers_for(first, settings.workers)
     cards = make_cards(how, source, workers, progress)
-    if not cards.molecules:
+    if cards.ends is None:
         why = f": {cards.rejected[0].reason}" if cards.rejected else ""
         named = source.total > 1 or source.is_file
         which = f"no molecule in {source.name}" if named else "the molecule cannot"
         raise ValueError(f"{which}{' can' if named else ''} be explained{why}")
-    cards = aligned_cards(cards, settings.core)
-    chosen = in_full([card.content for card in cards.molecules], max(0, settings.detailed))
-    explained = cards.molecules[-1].explanation.prediction.task
+    cards.align(settings.core)
+    chosen = in_full(cards.records, max(0, settings.detailed))
+    explained = cards.ends[1].prediction.task
     methods = tuple(n for n in dict.fromkeys(settings.compared) if n != explainer.name)
     measured: Any = None
     if settings.counterfactuals > 0:
         compared_panel = panel if goal else ModelPanel.of(first)
-        measured = measurements_of(compared_panel, cards.molecules)
+        measured = measurements_of(compared_panel, cards.records, source.measured)
         if not goal:  # the goal's task comes first, or else another one
             towards = settings.towards
             name = read_goal(first, towards).of.name if towards else explained
@@ -166,36 +169,44 @@ def report(
     count = max(0, settings.counterfactuals)
     full_settings = FullCardSettings(how, methods, count, settings.towards, measured)
     full = make_full_cards(full_settings, cards, chosen, workers, progress)
+    for place, record in enumerate(cards.records):
+        content = full.contents.get(place, {})
+        level = content["trust"]["level"] if content else record["level"]
+        record |= {"level": level, "full": content.get("full")}
     compared = tasks if several else {explained: tasks[explained]}
-    notes = _notes(first, cards, source, compared)
+    notes = _notes(first, len(cards), explained, source, compared)
     for note in notes:
         warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
     values = {
-        each.name: [card.row.measured.get(each.task.name) for card in cards.molecules]
+        each.name: [of_task.get(record["row"]) for record in cards.records]
         for each in panel.properties
-        if not each.task.classes
+        if (of_task := source.measured.values.get(each.task.name, {})) and not each.task.classes
     }
     sar = None
     if settings.core or any(value is not None for of in values.values() for value in of):
-        written = [card.explanation.smiles or "" for card in cards.molecules]
+        written = [record["smiles"] for record in cards.records]
         sar = StructureActivity(panel, written, values).page(settings.core)
     data = page_data(how, cards, full, chosen, source, title=title, notes=notes, sar=sar)
-    written = ReportFile(write_whole(out, render(data, title, model_card(first))))
+    details = (cards.content(k, full.contents.get(k, {})) for k in range(len(cards)))
+    with atomic_write(out) as file:
+        file.writelines(page_parts(data, details, title, model_card(first)))
+    written = ReportFile(out)
     written.left_out = len(cards.rejected)
     return written
 
 
 def _notes(
-    model: Model, cards: Cards, source: ReportSource, tasks: Mapping[str, Task]
+    model: Model, count: int, explained: str, source: ReportSource, tasks: Mapping[str, Task]
 ) -> list[str]:
     """Return what the page and warnings say about odd measured values and useless intervals.
 
     Args:
         model: the model that explains the cards.
+        count: how many molecules are shown.
+        explained: the explained task.
         tasks: the tasks of which measured values are shown, by name.
     """
-    explained = cards.molecules[-1].explanation.prediction.task
     measured = source.measured
     doubts = [
         Measurements(measured.columns[name], {str(row): v for row, v in values.items()}).doubt(task)
@@ -206,15 +217,25 @@ def _notes(
     notes = (*measured.notes, *doubts, note_on_other_tasks(measured, unshown, explained))
     guesses = uninformative(model.origin.metadata.get("coverage"))
     size = (
-        f"This page shows {len(cards.molecules):,} of up to {LARGEST_TABLE:,} molecules. With more"
+        f"This page shows {count:,} of up to {LARGEST_TABLE:,} molecules. With more"
         f" than {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the"
         f" first {SMOOTH:,} alone: a limit makes it shorter."
     )
-    return [*([size] * (len(cards.molecules) > SMOOTH)), *filter(None, notes), *guesses]
+    return [*([size] * (count > SMOOTH)), *filter(None, notes), *guesses]
 
 
-def render(data: dict[str, Any], title: str, card: str) -> str:
-    """Make the page as HTML, from data (JSON values), a title and a model card (Markdown)."""
+def page_parts(
+    data: dict[str, Any], details: Iterable[dict[str, Any]], title: str, card: str
+) -> Iterator[str]:
+    """Yield the page as HTML, piece by piece.
+
+    Args:
+        data: JSON values, those of `page_data`.
+        details: what each card shows, besides its record. They stand before the data in packed
+            blocks, which the page unpacks when it shows one of their molecules.
+        title: the title of the page.
+        card: a model card, as Markdown.
+    """
     folder = files(__package__)
     style, template = (
         (folder / name).read_text(encoding="utf-8") for name in ("report.css", "template.html")
@@ -222,42 +243,43 @@ def render(data: dict[str, Any], title: str, card: str) -> str:
     style = style.replace("{{LEVELS}}", level_properties("{0}"))
     style = style.replace("{{DARK_LEVELS}}", level_properties("{1}"))
     script = "".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    data, blocks = _without_features(data)
-    parts = {
-        "POLICY": escape(security_policy(style, script)),
-        "TITLE": escape(title),
-        "STYLE": style,
-        "SCRIPT": script,
-        "DATA": embedded(data),
-        "FEATURES": "\n".join(
-            f'<script type="application/json" class="features">{embedded(numbers)}</script>'
-            for numbers in blocks
-        ),
-        "CARD": card_html(card),
+    decimals = max(0, 3 - math.floor(math.log10(data["limit"])))
+    names: dict[str, None] = {}
+    about = {"block": BLOCK, "feature_decimals": decimals}
+    parts: dict[str, Callable[[], Iterable[str]]] = {
+        "POLICY": lambda: [escape(security_policy(style, script))],
+        "TITLE": lambda: [escape(title)],
+        "STYLE": lambda: [style],
+        "SCRIPT": lambda: [script],
+        "DETAILS": lambda: _blocks(details, decimals, names),
+        "DATA": lambda: [embedded(data | about | {"details": [*names]})],
+        "CARD": lambda: [card_html(card)],
     }
     # A single pass fills all placeholders, so that inserted text is not searched for them.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
+    for k, part in enumerate(re.split(r"\{\{(\w+)\}\}", template)):
+        yield from parts[part]() if k % 2 else [part]
 
 
-def _without_features(data: dict[str, Any]) -> tuple[dict[str, Any], list[list[list[int]]]]:
-    """Take the relevance of features out of the data, in blocks of molecules.
+def _blocks(
+    details: Iterable[dict[str, Any]], decimals: int, names: dict[str, None]
+) -> Iterator[str]:
+    """Yield blocks of details, each as JSON that is deflated (RFC 1951) and in base 64.
 
-    These numbers are half of a long page, and few of them are ever shown. So the page reads a block
-    when it is needed. A number is written as a whole one, in tenths of the last decimal shown.
+    Fifty thousand molecules are so a third as long. The relevance of a feature is written as a
+    whole number, in units of the last of these decimals. `names` gets the names of all details.
     """
-    decimals = max(0, 3 - math.floor(math.log10(data["limit"])))
-    numbers = [
-        [round(value * 10**decimals) for atom in molecule.get("features", ()) for value in atom]
-        for molecule in data["molecules"]
-    ]
-    molecules = [
-        {name: value for name, value in molecule.items() if name != "features"}
-        for molecule in data["molecules"]
-    ]
-    about = {"feature_block": FEATURE_BLOCK, "feature_decimals": decimals}
-    starts = range(0, len(numbers) if any(numbers) else 0, FEATURE_BLOCK)
-    blocks = [numbers[start : start + FEATURE_BLOCK] for start in starts]
-    return data | about | {"molecules": molecules}, blocks
+    rest = iter(details)
+    while block := list(islice(rest, BLOCK)):
+        for molecule in block:
+            names |= dict.fromkeys(molecule)
+            if "features" in molecule:
+                values = chain.from_iterable(molecule["features"])
+                molecule["features"] = [round(value * 10**decimals) for value in values]
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        text = json.dumps(block, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        packed = packer.compress(text.encode("utf-8", "replace")) + packer.flush()
+        yield '<script type="text/plain" class="details">'
+        yield f"{b64encode(packed).decode()}</script>\n"
 
 
 def embedded(data: Any) -> str:

@@ -1,32 +1,37 @@
 """Make the cards of a report, by explaining each molecule here or in other processes."""
 
+import json
+from array import array
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice, zip_longest
-from typing import Any, TypeVar
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from rdkit.Chem import Mol
 
+from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments
 from graphxai.chemistry.matched_pairs import activity_cliffs
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.datasets.molecules import RejectedRow, read_once
 from graphxai.evaluation.trust.trust import ORDER
 from graphxai.explanation.compute.models import Model
-from graphxai.explanation.explanation import Explanation
+from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.explanation.explanations import Explanations
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.threads import one_thread
-from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes
+from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes, pieces_of
 from graphxai.tables.card import (
     bound_cell,
     explained_rows,
     fragments_shown,
     measured_cell,
     molecule_card,
+    rounded,
 )
 from graphxai.tables.drawing import drawing
 from graphxai.tables.settings import SMOOTH
@@ -34,9 +39,15 @@ from graphxai.visualization.grid import aligned_series
 
 from .molecules import ReportRow, ReportSource
 from .properties import CardSettings, predictions_of_cards
+from .spool import Spool
 
 CHUNK = 64  # how many molecules are read and explained at a time
 LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out
+MOST_OTHERS = 3  # how many further tasks of one model the table of a page shows
+RECORDED = (  # of the content of a card
+    *("name", "row", "smiles", "value", "label", "sum", "near"),
+    *("measured", "bound", "part", "desirability"),
+)
 STRONGEST, UNTRUSTED = "one of the strongest atoms", "little trust"
 CLIFF, OUTLIER = "an activity cliff", "an outlier"
 DOUBTS = tuple(level for level in ORDER if level != "known")  # the worst first
@@ -53,18 +64,124 @@ class MoleculeCard:
     content: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Cards:
-    """The cards of all molecules that can be explained, and the rows that were left out."""
+class ChunkOfCards(NamedTuple):
+    """The cards of a chunk of rows, and those of its rows that were left out."""
 
-    molecules: Sequence[MoleculeCard]
-    rejected: Sequence[RejectedRow]
+    molecules: list[MoleculeCard]
+    rejected: list[RejectedRow]
+
+
+class Cards:
+    """The cards of all molecules that can be explained, and the rows that were left out.
+
+    What a page sorts, filters and sums up is in memory. The explanations and what else the cards
+    show are in files without a name, from which one molecule at a time is read.
+
+    Attributes:
+        records: of each molecule, what `record_of` says.
+        rejected: the rows that were left out.
+        drawn: the first `SMOOTH` molecules as the page draws them, once they are aligned.
+        relevance: that of all atoms, one molecule after another.
+        ends: the explanations of the first and of the last molecule.
+        targets: the explained outputs as text, each once, like what the page says about all of
+            them: `outputs`, `terms` and `value_names`.
+        fragments: the statistics of fragments, as long as there is one target.
+        occurrences: by the SMILES of a fragment, its places and its relevance in each molecule.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.rejected: list[RejectedRow] = []
+        self.drawn: Sequence[Mol] = ()
+        self.relevance = array("d")
+        self.ends: tuple[Explanation, Explanation] | None = None
+        self.targets: dict[str, None] = {}
+        self.outputs: set[str] = set()
+        self.terms: dict[str, str] = {}
+        self.value_names: set[str] = set()
+        self.fragments = FragmentTable()
+        self.occurrences: dict[str, tuple[array[int], array[float]]] = {}
+        self._first: list[Mol] = []
+        self._explained, self._contents = Spool(), Spool()
+
+    def __len__(self) -> int:
+        """Return how many molecules have a card."""
+        return len(self.records)
+
+    def add(self, card: MoleculeCard) -> None:
+        """Add the card of a molecule."""
+        explanation, content, place = card.explanation, card.content, len(self)
+        if place < SMOOTH:
+            self._first.append(explanation.atoms())
+        self.ends = (self.ends[0] if self.ends else explanation, explanation)
+        self.targets[explanation.target] = None
+        self.outputs.add(about_output(explanation))
+        self.terms |= about_terms(explanation)
+        self.value_names.add(content["value_name"])
+        self.relevance.extend(content["r"])
+        if len(self.targets) == 1:  # relevance cannot be averaged over different classes
+            self.fragments.add(card.fragments)
+        for _, smiles, _, value, *_ in content["fragments"]:
+            places, values = self.occurrences.setdefault(smiles, (array("q"), array("d")))
+            if places and places[-1] == place:
+                values[-1] += value
+            else:
+                places.append(place)
+                values.append(value)
+        self.records.append(record_of(content, explanation))
+        self._explained.append((card.row, explanation))
+        self._contents.append(json.dumps(content, ensure_ascii=False, allow_nan=False))
+
+    def align(self, core: str) -> None:
+        """Draw the first `SMOOTH` molecules around a common core, see `aligned_series`.
+
+        `core` is the SMARTS of the core, or "" to find it.
+        """
+        try:
+            self.drawn = aligned_series(self._first, core or None)
+        except ValueError:  # no molecule has this core
+            self.drawn = aligned_series(self._first)
+        self._first.clear()
+
+    def explained(self, place: int) -> tuple[ReportRow, Explanation]:
+        """Return the row of a molecule and its explanation."""
+        row, explanation = self._explained[place]
+        if place < len(self.drawn):
+            explanation = replace(explanation, mol=self.drawn[place])
+        return row, explanation
+
+    def content(self, place: int, full: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the card of a molecule shows besides its record.
+
+        `full` is what a full card adds.
+        """
+        content = json.loads(self._contents[place]) | full
+        if place < len(self.drawn):
+            content["draw"] = drawing(self.drawn[place])
+        known = {"value_name", *self.records[place]}
+        return {name: value for name, value in content.items() if name not in known}
 
     @property
     def explanations(self) -> Explanations:
         """The explanations of the molecules, with the numbers of their rows."""
-        rows = [card.row.number for card in self.molecules]
-        return Explanations([card.explanation for card in self.molecules], labels=rows)
+        explained = (self.explained(place)[1] for place in range(len(self)))
+        return Explanations(explained, labels=[record["row"] for record in self.records])
+
+
+def record_of(content: Mapping[str, Any], explanation: Explanation) -> dict[str, Any]:
+    """Return what a page needs of a molecule that is not shown: its names, values and trust.
+
+    `also` are the values of the next tasks, by which a table is sorted. `known` says of each of
+    several properties what `agreements` compares: value, class, what was measured, its bound, and
+    the word for how near the molecule is to the training set.
+    """
+    others = [p for p in explanation.predictions if p.task != explanation.prediction.task]
+    return {name: content.get(name) for name in RECORDED} | {
+        "level": content["trust"]["level"],
+        "strongest": max(map(abs, content["r"]), default=0.0),
+        "also": [None if p.value is None else rounded([p.value])[0] for p in others[:MOST_OTHERS]],
+        "known": [cells and [*cells[5:9], cells[2]] for cells in content.get("properties", ())],
+    }
 
 
 def make_cards(
@@ -75,46 +192,23 @@ def make_cards(
     Raises:
         Interrupted: Ctrl-C was pressed. Its `results` are the explanations that were finished.
     """
-    molecules: list[MoleculeCard] = []
-    rejected: list[RejectedRow] = []
+    cards = Cards()
     work = partial(_cards_of, settings)
     parts = results_of(work, source.rows, CHUNK, workers, source.total, "explaining", progress)
     try:
         with closing(parts) as done:
             for part in done:
                 if isinstance(part.result, LostItem):
-                    rejected.append(_rejected(part.items[0], RuntimeError(part.result.reason)))
-                else:
-                    molecules += part.result.molecules
-                    rejected += part.result.rejected
+                    lost = _rejected(part.items[0], RuntimeError(part.result.reason))
+                    cards.rejected.append(lost)
+                    continue
+                for card in part.result.molecules:
+                    cards.add(card)
+                cards.rejected += part.result.rejected
     except KeyboardInterrupt:
-        how_far = f"after {len(molecules)} of {source.total} molecules"
-        raise Interrupted(how_far, Cards(molecules, rejected).explanations) from None
-    return Cards(molecules, rejected)
-
-
-def aligned_cards(cards: Cards, core: str) -> Cards:
-    """Return the cards with molecules that are drawn around a common core, see `aligned_series`.
-
-    Only the first `SMOOTH` molecules are aligned.
-
-    `core` is the SMARTS of the core, or "" to find it.
-    """
-    first = cards.molecules[:SMOOTH]
-    mols = [card.explanation.atoms() for card in first]
-    try:
-        placed = aligned_series(mols, core or None)
-    except ValueError:  # no molecule has this core
-        placed = aligned_series(mols)
-    moved = [
-        replace(
-            card,
-            explanation=replace(card.explanation, mol=mol),
-            content=card.content | {"draw": drawing(mol)},
-        )
-        for card, mol in zip(first, placed, strict=True)
-    ]
-    return replace(cards, molecules=[*moved, *cards.molecules[SMOOTH:]])
+        how_far = f"after {len(cards)} of {source.total} molecules"
+        raise Interrupted(how_far, cards.explanations) from None
+    return cards
 
 
 def results_of(
@@ -126,20 +220,18 @@ def results_of(
     label: str,
     progress: bool | None,
 ) -> Generator[PieceResult, None, None]:
-    """Give items to a function, `size` at a time, and yield its results beside a bar.
+    """Give items to a function, in `pieces_of` this size, and yield its results beside a bar.
 
     The keywords are those of `map_in_processes` and `progress_bar`.
     """
-    rest = iter(items)
-    pieces = iter(lambda: list(islice(rest, size)), [])
-    done = map_in_processes(work, pieces, workers, total)
+    done = map_in_processes(work, pieces_of(items, size), workers, total)
     with progress_bar(label, total, show=progress) as advance, closing(done):
         for part in chain.from_iterable(done):
             yield part
             advance(len(part.items))
 
 
-def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
+def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> ChunkOfCards:
     """Explain one chunk, here or in another process."""
     rows = {row.number: row for row in chunk}
     cards: list[MoleculeCard] = []
@@ -173,7 +265,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> Cards:
                 rejected.append(_rejected(row, error))
             else:
                 cards.append(MoleculeCard(row, explanation, parts, content))
-    return Cards(cards, rejected)
+    return ChunkOfCards(cards, rejected)
 
 
 def _prepared(
@@ -199,7 +291,7 @@ def _rejected(row: ReportRow, error: Exception) -> RejectedRow:
 
 
 def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str]:
-    """Choose the positions of at most `count` records, each with the reason why it is chosen.
+    """Choose the positions of at most `count` molecules, each with the reason why it is chosen.
 
     Molecules are taken in turn from four lists. The first has the strongest atoms, and the second
     the least trust. The third has activity cliffs, which are pairs of similar molecules with values
@@ -209,10 +301,10 @@ def in_full(molecules: Sequence[Mapping[str, Any]], count: int) -> dict[int, str
     """
     if count >= len(molecules):
         return dict.fromkeys(range(len(molecules)), "")
-    levels = [m["trust"]["level"] for m in molecules]
+    levels = [m["level"] for m in molecules]
     doubtful = [k for k, level in enumerate(levels) if level in DOUBTS]
     lists = {
-        STRONGEST: _descending(max(map(abs, m["r"]), default=0.0) for m in molecules),
+        STRONGEST: _descending(m["strongest"] for m in molecules),
         UNTRUSTED: sorted(doubtful, key=lambda k: DOUBTS.index(levels[k])),
         CLIFF: _cliffs(molecules),
         OUTLIER: _descending(_strangeness(molecules)),

@@ -1,10 +1,8 @@
 """Collect everything that the page of a report shows, as JSON values."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.explanation.compute.models import Model, versions
-from graphxai.explanation.explanation import about_output, about_terms
 from graphxai.explanation.explanations import SATURATED, saturated_limit
 from graphxai.runtime.reading import small_file
 from graphxai.tables.card import rounded
@@ -67,14 +64,9 @@ def page_data(
     model, explainer, dialect = settings.model, settings.explainer, source.dialect
     columns = settings.columns
     taken = {*columns, *BASKET}
-    records = [
-        card.content | full.contents.get(place, {}) for place, card in enumerate(cards.molecules)
-    ]
-    value_names = {molecule.pop("value_name") for molecule in records}
-    explanations = [card.explanation for card in cards.molecules]
-    measured = source.measured.columns
-    targets = {explanation.target for explanation in explanations}
-    prediction = explanations[0].prediction
+    records, measured = cards.records, source.measured.columns
+    assert cards.ends is not None  # there is a molecule
+    prediction = cards.ends[0].prediction
     (task,) = (task for task in model.config.tasks if task.name == prediction.task)
     score = score_sign(model.origin.metadata, prediction)
     finding, summary = score.sentence, str(model.origin.metadata.get("summary", ""))
@@ -84,17 +76,12 @@ def page_data(
         summary = f"{task.name}: {score.figures}"
     # what is said of measured pairs is too long for the heading, and stands in the facts below
     pairs = held_out_score(model.origin.metadata, task.name, is_class=bool(task.classes)).pairs
-    compared = dict.fromkeys(name for molecule in records for name in molecule["others"])
+    compared = dict.fromkeys(n for k in sorted(chosen) for n in full.others(k))
     methods = [explainer, *map(get_explainer, compared)]
     meanings = {e.name: e.traits.large_score_means for e in methods}
-    limit = saturated_limit(np.concatenate([np.asarray(m["r"], dtype=float) for m in records]))
-    fragments = None
-    if len(targets) == 1:  # a fragment's relevance cannot be averaged over different classes
-        table = FragmentTable()
-        for card in cards.molecules:
-            table.add(card.fragments)
-        fragments = fragment_ranking(table, records)
-    target = next(iter(targets)) if len(targets) == 1 else None
+    limit = saturated_limit(np.frombuffer(cards.relevance))
+    target = next(iter(cards.targets)) if len(cards.targets) == 1 else None
+    fragments = None if target is None else fragment_ranking(cards.fragments, cards.occurrences)
     return {
         "title": title,
         "source": source.name,
@@ -112,28 +99,29 @@ def page_data(
         "unsigned": {name: meaning for name, meaning in meanings.items() if meaning},
         "titles": {e.name: e.title for e in methods},
         "words": {
-            "intro": _intro(explainer, {about_output(e) for e in explanations}),
+            "intro": _intro(explainer, cards.outputs),
             "full": sentence_about(records, chosen),
             "notes": list(notes),
-            "terms": dict(chain.from_iterable(about_terms(e).items() for e in explanations)),
+            "terms": cards.terms,
         },
         "features": list(getattr(model, "feature_names", ())),
         "rule": RULE,
-        "value": value_names.pop() if len(value_names) == 1 else "Probability",
+        "value": min(cards.value_names) if len(cards.value_names) == 1 else "Probability",
         "unit": UNIT,
         "limit": rounded([limit])[0],
         "quantile": SATURATED,
         "ticks": list(Scale(limit, one_sided=bool(meanings[explainer.name])).ticks()),
         "palettes": {name: Scale(1.0, name).arms() for name in PALETTES},
         "unsigned_colours": Scale(1.0, one_sided=True).arms(),
-        "molecules": records,
+        "records": {name: [record[name] for record in records] for name in records[0]},
+        "targets": [*cards.targets],
         "several": settings.about,
         "columns": columns,
         # named so that they differ from those of the basket
-        "inputs": [f"input {n}" if n in taken else n for n in cards.molecules[0].row.others],
+        "inputs": [f"input {n}" if n in taken else n for n in cards.explained(0)[0].others],
         "dialect": [dialect.separator, dialect.decimal, dialect.byte_order_mark],
         "neighbours": dict(full.neighbours),
-        "map": similarity_map([explanation.atoms() for explanation in explanations]),
+        "map": similarity_map(cards.drawn) if len(cards) <= SMOOTH else None,
         "fragments": fragments,
         "rejected": [[row.row, row.smiles, row.reason] for row in cards.rejected],
         "refused": dict(full.refused),
@@ -178,26 +166,28 @@ def _intro(explainer: Explainer, outputs: set[str]) -> str:
     return f"Colours show relevance: {relevance}. {output} {total}"
 
 
-def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def fragment_ranking(
+    table: FragmentTable, occurrences: Mapping[str, tuple[Sequence[int], Sequence[float]]]
+) -> dict[str, Any]:
     """Return the fragments at either end of each ranking in `RANKINGS`, with their means.
 
     A fragment is ranked if at least `ENOUGH` molecules contain it. If there is no such fragment,
-    all are ranked, without intervals. Examples are positions in the page's records, `molecules`.
+    all are ranked, without intervals. Examples are positions of molecules on the page.
+
+    Args:
+        table: the statistics of all fragments.
+        occurrences: by SMILES, the positions of molecules with the fragment, and its relevance.
     """
     everything = table.to_frame()
     often = everything[everything.molecules >= ENOUGH]
     ranked = often if len(often) else everything
-    # of each fragment, by SMILES, in each molecule, by its place
-    relevance: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for place, molecule in enumerate(molecules):
-        for _, smiles, _, value, *_ in molecule["fragments"]:
-            relevance[smiles][place] += value
     ends: dict[Any, None] = {}
     for column in RANKINGS:
         order = ranked.sort_values([column, "smiles"], ascending=[False, True]).index.tolist()
         ends |= dict.fromkeys([*order[:SHOWN], *order[-SHOWN:]])
     rows = [
-        _row(row, relevance[row["smiles"]]) for row in ranked.loc[list(ends)].to_dict("records")
+        _row(row, *occurrences.get(row["smiles"], ((), ())))
+        for row in ranked.loc[list(ends)].to_dict("records")
     ]
     drawn = [(row, drawing_of(row["smiles"])) for row in rows]
     return {
@@ -210,7 +200,7 @@ def fragment_ranking(table: FragmentTable, molecules: Sequence[dict[str, Any]]) 
     }
 
 
-def _row(row: dict[Any, Any], relevance: Mapping[int, float]) -> dict[str, Any]:
+def _row(row: dict[Any, Any], places: Sequence[int], relevance: Sequence[float]) -> dict[str, Any]:
     """Describe a fragment for the page, with a few molecules from the highest to the lowest.
 
     A mean is a list [mean], or [mean, low, high] if enough molecules contain the fragment.
@@ -222,10 +212,11 @@ def _row(row: dict[Any, Any], relevance: Mapping[int, float]) -> dict[str, Any]:
         ends = [row[end] for end in RANKINGS[column]]
         if row["molecules"] >= ENOUGH and math.isfinite(ends[0]):
             kept[column] += rounded(ends)
-    places = sorted(relevance, key=lambda place: (-relevance[place], place))
-    if len(places) > EXAMPLES:
-        places = [places[round(k * (len(places) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
-    return kept | {"examples": places}
+    value_at = dict(zip(places, relevance, strict=True))
+    ranked = sorted(places, key=lambda place: (-value_at[place], place))
+    if len(ranked) > EXAMPLES:
+        ranked = [ranked[round(k * (len(ranked) - 1) / (EXAMPLES - 1))] for k in range(EXAMPLES)]
+    return kept | {"examples": ranked, "places": list(places)}
 
 
 def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
@@ -247,8 +238,10 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
     from threadpoolctl import threadpool_limits
 
     bits = [ecfp4_bits(mol) for mol in molecules]
-    rows = [1 - row for row in map(BitTable(packed_bits(bits)).similarities, bits)]
-    distances = np.stack(rows).astype(np.float32)  # (n, n)
+    distances, similar = np.empty((len(bits), len(bits)), dtype=np.float32), []  # (n, n)
+    for place, similarities in enumerate(map(BitTable(packed_bits(bits)).similarities, bits)):
+        similar.append(_most_similar(place, 1 - similarities))
+        distances[place] = 1 - similarities
     with threadpool_limits(1):  # the sums of several threads would differ in their last digits
         embedding = TSNE(
             metric="precomputed",
@@ -266,7 +259,7 @@ def similarity_map(molecules: Sequence[Chem.Mol]) -> dict[str, Any] | None:
         "x": drawn[:, 0].tolist(),
         "y": drawn[:, 1].tolist(),
         "kept": round(_kept(distances, places), 2),
-        "similar": [_most_similar(place, row) for place, row in enumerate(rows)],
+        "similar": similar,
     }
 
 

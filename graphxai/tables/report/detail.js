@@ -9,15 +9,10 @@ const fragmentOf = (molecule, atom) => molecule.fragments.find((part) => part[2]
 /* An atom with its number in the molecule given, as in explanations.csv. */
 const atomName = (molecule, i) => `${molecule.draw.e[i]} ${molecule.numbers ? molecule.numbers[i] : i}`;
 
-/* The relevance of each feature of an atom. The numbers are half of a long file and few are ever shown,
-   so they are in blocks of molecules behind the scripts, which are read when they are first needed. */
-const featureBlocks = [];
+/* The relevance of each feature of an atom. */
 function featuresOf(molecule, atom) {
-  const block = Math.floor(molecule.place / data.feature_block);
-  featureBlocks[block] ??= JSON.parse(document.getElementsByClassName("features")[block]?.textContent || "[]");
-  const values = featureBlocks[block][molecule.place % data.feature_block];
   const width = data.features.length;
-  return values && values.slice(atom * width, (atom + 1) * width).map((value) => value / 10 ** data.feature_decimals);
+  return molecule.features && molecule.features.slice(atom * width, (atom + 1) * width).map((value) => value / 10 ** data.feature_decimals);
 }
 
 /* What to say about one atom, as paragraphs. */

@@ -41,8 +41,8 @@ from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
 from graphxai.visualization.text import minus_signs
 
-from .cards import Cards, MoleculeCard, results_of
-from .molecules import ReportRow
+from .cards import Cards, results_of
+from .molecules import MeasuredTable, ReportRow
 from .properties import CardSettings
 
 MOST_ACCOUNTED = 3_000  # carriers of a process, whose kernel then takes a few seconds
@@ -82,6 +82,10 @@ class FullCards(NamedTuple):
     neighbours: dict[str, Any]
     refused: dict[str, str]
 
+    def others(self, place: int) -> dict[str, Any]:
+        """Return what other methods say of a molecule, by name."""
+        return self.contents.get(place, {}).get("others", {})
+
 
 class _Chosen(NamedTuple):
     """A molecule that gets a full card, with its place on the page and why it was chosen."""
@@ -109,14 +113,10 @@ def make_full_cards(
     Raises:
         Interrupted: Ctrl-C was pressed. Its `results` are the explanations of all molecules.
     """
-    molecules = cards.molecules
-    items = [
-        _Chosen(place, chosen[place], molecules[place].row, molecules[place].explanation)
-        for place in sorted(chosen)
-    ]
+    items = (_Chosen(place, chosen[place], *cards.explained(place)) for place in sorted(chosen))
     full = FullCards({}, {}, {})
     work = partial(_full_cards_of, settings)
-    about = len(items), "comparing methods", progress
+    about = len(chosen), "comparing methods", progress
     try:
         with closing(results_of(work, items, MOLECULES_AT_A_TIME, workers, *about)) as done:
             for part in done:
@@ -170,15 +170,14 @@ def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> Ful
 
 
 def measurements_of(
-    panel: ModelPanel, molecules: Sequence[MoleculeCard]
+    panel: ModelPanel, records: Sequence[Mapping[str, Any]], measured: MeasuredTable
 ) -> dict[str, Measurements]:
     """Return what was measured, for each property with a value of any explained molecule."""
     tables, way = {}, standardisation_of(panel.models[0])
     for each in panel.properties:
-        cells = [
-            (card.explanation.smiles, card.row.measured.get(each.task.name)) for card in molecules
-        ]
-        pairs = [(smiles, value) for smiles, value in cells if smiles and value is not None]
+        values = measured.values.get(each.task.name, {})
+        known = [m for m in records if m["smiles"] and m["row"] in values]
+        pairs = [(m["smiles"], values[m["row"]]) for m in known]
         if pairs and not each.task.classes:
             tables[each.name] = Measurements.of(pairs, each.task.name, way)
     return tables

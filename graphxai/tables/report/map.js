@@ -29,8 +29,8 @@ function colourings() {
   ways.trust = { words: "trust", kind: (m) => [SHAPE_OF[levelOf(m)], LEVELS[levelOf(m)].join(" ")] };
   return ways;
 }
-const holds = (smiles, name) => ({ words: `contains ${name}`,
-  kind: (m) => (m.fragments.some((part) => part[1] === smiles) ? ["circle", `contains ${name}`] : ["faint", "does not"]) });
+const holds = (among, name) => ({ words: `contains ${name}`,
+  kind: (m) => (among.has(m.place) ? ["circle", `contains ${name}`] : ["faint", "does not"]) });
 
 function prepareMap() {
   byId("tab-map").hidden = !data.map;
@@ -71,7 +71,7 @@ function colourMap(smiles) {
 function drawMap() {
   const chosen = byId("colour-by").value;
   const row = chosen.startsWith("*") && data.fragments.rows.find(({ smiles }) => smiles === chosen.slice(1));
-  const colouring = row ? holds(row.smiles, row.name) : colourings()[chosen];
+  const colouring = row ? holds(holders(row.smiles), row.name) : colourings()[chosen];
   const { x, y } = data.map;
   const [largestX, largestY] = [Math.max(...x) || 1, Math.max(...y) || 1];
   const svg = byId("plot");

@@ -179,9 +179,9 @@ def agreements(
         of_first = each.place == 0
         known = []
         for molecule in molecules:
-            if not (cells := molecule["properties"][k]):
+            if not (cells := molecule["known"][k]):
                 continue
-            _, _, near, _, _, value, label, measured, bound, *_ = cells
+            value, label, measured, bound, near = cells
             part = molecule["part"] if of_first else ""
             part = part or ("training" if near == "training compound" else "")
             about = {"value": value, "label": label, "part": part}

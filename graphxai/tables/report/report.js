@@ -1,7 +1,22 @@
-/* The page: grid, search, filters, tabs, fragments. All data come from the JSON block. */
+/* The page: grid, search, filters, tabs, fragments. All data come from the JSON block, and what single cards show from
+   the packed blocks before it. */
 
 const data = JSON.parse(document.getElementById("data").textContent);
-data.molecules.forEach((molecule, place) => { molecule.place = place; });
+const packedBlocks = document.getElementsByClassName("details");
+const openBlocks = []; // those of which a molecule was shown
+const detailsOf = (place) => (openBlocks[Math.floor(place / data.block)] ??=
+  JSON.parse(unpacked(packedBlocks[Math.floor(place / data.block)].textContent)))[place % data.block];
+
+/* A molecule has its record, by which it is found and sorted. Its details are read when they are asked for. */
+class Molecule {
+  constructor(place) {
+    this.place = place;
+    for (const name in data.records) this[name] = data.records[name][place];
+  }
+}
+for (const name of data.details)
+  Object.defineProperty(Molecule.prototype, name, { get() { return detailsOf(this.place)[name]; } });
+data.molecules = data.records.row.map((_, place) => new Molecule(place));
 const byId = (id) => document.getElementById(id);
 const LEVELS = {
   good: ["\u2713", "no objection"],
@@ -14,8 +29,8 @@ const PARTS = { training: "in training", validation: "in validation", test: "in 
 let arms = Object.values(data.palettes)[0];
 
 const nameOf = (molecule) => molecule.name || `row ${molecule.row}`;
-const levelOf = (molecule) => molecule.trust.level;
-const isFull = (molecule) => molecule.full !== undefined;
+const levelOf = (molecule) => molecule.level;
+const isFull = (molecule) => molecule.full !== null;
 const number = (value) => value.toLocaleString("en-US");
 const shortened = (tick) => signed(tick, Math.abs(tick) || 1).replace(/\.0+$|(\.\d*?[1-9])0+$/, "$1"); // +0.6, +200, 0
 const word = data.unsigned[data.method]; // what scores without a sign measure
@@ -121,12 +136,11 @@ function colourBar(limit, ticks) {
     mark.style.left = `${word ? (100 * tick) / limit : 50 + (50 * tick) / limit}%`;
     strip.append(mark);
   }
-  const targets = new Set(data.molecules.map((molecule) => molecule.target));
-  const [low, high] = word || targets.size === 1 ? data.molecules[0].legend : ["against", "for"];
+  const [low, high] = word || data.targets.length === 1 ? data.molecules[0].legend : ["against", "for"];
   return element("div", { class: "bar", role: "img",
     "aria-label": `Colour scale of relevance from ${word ? 0 : `${signed(-limit, limit)}, ${low},`} to ${figure(limit)}, ${high}` },
   element("span", {}, low), strip, element("span", {}, high, data.molecules.length > 1 ? element("div", { class: "soft" }, `one scale for all ${number(data.molecules.length)} molecules`) : "",
-    data.molecules.some((molecule) => molecule.pale) ? element("div", { class: "soft" }, "pale: models disagree on the sign") : ""));
+    data.details.includes("pale") ? element("div", { class: "soft" }, "pale: models disagree on the sign") : ""));
 }
 
 const showBar = () => byId("bar").replaceChildren(colourBar(data.limit, data.ticks), isWished() ? goalKey() : "");
@@ -164,6 +178,7 @@ function makeCard(molecule, place) {
 const grid = byId("grid");
 let shown = []; // positions of the molecules shown, in order
 let laid = 0; // how many of them are in the grid
+const FIRST = 60; // cards that fill a large window and what is near it
 const AT_ONCE = 300;
 
 /* Lay the next cards out while the last one is near the window or above it. */
@@ -189,8 +204,8 @@ function reserve() {
 }
 window.addEventListener("resize", () => { if (!grid.hidden) reserve(); });
 let fragment = null; // SMILES that every molecule shown must contain
+const holders = (smiles) => new Set(data.fragments.rows.find((row) => row.smiles === smiles).places);
 
-const strongest = (molecule) => Math.max(...molecule.r.map(Math.abs));
 const SORTS = {
   "order of the table": () => 0,
   name: (a, b) => nameOf(a).localeCompare(nameOf(b), undefined, { numeric: true }),
@@ -200,7 +215,7 @@ const SORTS = {
   "sum over atoms, high to low": (a, b) => b.sum - a.sum,
   "sum over atoms, low to high": (a, b) => a.sum - b.sum,
   ...(data.measured && !data.measured.classes.length && { "error, largest first": (a, b) => error(b) - error(a) }),
-  "strongest atom": (a, b) => strongest(b) - strongest(a),
+  "strongest atom": (a, b) => b.strongest - a.strongest,
   ...(data.words.full && { "full cards first": (a, b) => isFull(b) - isFull(a) }),
   "trust, worst first": (a, b) => rank(b) - rank(a),
   "trust, best first": (a, b) => rank(a) - rank(b),
@@ -216,10 +231,11 @@ function arrange() {
   const [low, high] = [bound("low", -Infinity), bound("high", Infinity)];
   const base = data.map && words.startsWith("~") ? data.molecules.findIndex((m) => [nameOf(m), m.smiles].includes(words.slice(1).trim())) : -1;
   const alike = base < 0 ? null : new Map(data.map.similar[base]); // similarity in percent, by place
+  const among = fragment && holders(fragment);
   const matches = (m, place) =>
     (alike ? alike.has(place) : !words || nameOf(m).toLowerCase().includes(small) || m.smiles.includes(words)) &&
     (!label || m.label === label) && m.value >= low && m.value <= high && (!level || levelOf(m) === level) &&
-    (!fragment || m.fragments.some((part) => part[1] === fragment));
+    (!among || among.has(place));
   shown = data.molecules.map((_, place) => place).filter((place) => matches(data.molecules[place], place));
   const order = SORTS[byId("sort").value];
   shown.sort((a, b) => (alike ? alike.get(b) - alike.get(a) : order(data.molecules[a], data.molecules[b])) || a - b);
@@ -227,8 +243,9 @@ function arrange() {
   else {
     grid.replaceChildren();
     laid = 0;
-    layOut(AT_ONCE);
+    layOut(FIRST);
     reserve();
+    setTimeout(() => layOut(AT_ONCE)); // once the first are on the screen
   }
   const total = data.molecules.length;
   byId("count").textContent = shown.length === total

@@ -6,7 +6,10 @@ let rowOrder = null; // {column, down}, or null for the order of the cards
 let rowsShown = ROWS_AT_ONCE;
 const rowPictures = []; // to be forgotten when the rows are drawn again
 
-const isMeasured = (k) => data.molecules.some((m) => measuredOf(m.properties[k]));
+/* What the record of a molecule knows of a property: its value, and what was measured. */
+const knownValue = (m, k) => m.known[k]?.[0];
+const knownMeasured = (m, k) => (m.known[k] && (m.known[k][2] || m.known[k][3])) || null;
+const isMeasured = (k) => data.molecules.some((m) => knownMeasured(m, k));
 
 /* The columns: a heading, the value to sort by, and what a cell shows. */
 const COLUMNS = [
@@ -14,10 +17,10 @@ const COLUMNS = [
   ["Name", nameOf, (m, place) => element("button", { type: "button", class: "link", onclick: () => openMolecule(place) }, nameOf(m))],
   ...(data.measured && !data.several ? [["Measured", (m) => (m.measured || m.bound)?.[0], measuredWords]] : []),
   ...(data.several ? data.several.names.flatMap((name, k) => [
-    ...(isMeasured(k) ? [[`Measured ${name}`, (m) => measuredOf(m.properties[k])?.[0], (m) => inWords(measuredOf(m.properties[k]))]] : []),
-    [name, (m) => m.properties[k]?.[5], (m) => propertyCell(m.properties[k])]])
+    ...(isMeasured(k) ? [[`Measured ${name}`, (m) => knownMeasured(m, k)?.[0], (m) => inWords(measuredOf(m.properties[k]))]] : []),
+    [name, (m) => knownValue(m, k), (m) => propertyCell(m.properties[k])]])
     : [["Predicted", (m) => m.value, (m) => withRange(m.predictions[0][1], m.ranges[0])],
-      ...data.molecules[0].predictions.slice(1, 4).map(([task], k) => [task, (m) => parseFloat(m.predictions[k + 1][1].replace("\u2212", "-")), (m) => withRange(m.predictions[k + 1][1], m.ranges[k + 1])])]),
+      ...data.molecules[0].predictions.slice(1, 4).map(([task], k) => [task, (m) => m.also[k], (m) => withRange(m.predictions[k + 1][1], m.ranges[k + 1])])]),
   ...(data.measured && !data.measured.classes.length ? [["Error", (m) => (m.measured ? Math.abs(m.value - m.measured[0]) : undefined), (m) => (m.measured ? signed(m.value - m.measured[0], 1) : "")]] : []),
   ...(isWished() ? [["Desirability", (m) => m.desirability ?? undefined, (m) => hundredths(m.desirability)]] : []),
   ["Trust", (m) => rank(m), (m) => badge(levelOf(m))],
