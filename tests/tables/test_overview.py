@@ -12,6 +12,7 @@ from reports import read_report
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
+from graphxai.evaluation.trust import trust
 from graphxai.tables.app import overview as overviews
 from graphxai.tables.app.answers import ANSWERS, Body, suggested
 from graphxai.tables.app.models import OfferedModels
@@ -142,3 +143,27 @@ def test_rows_are_searched_for_a_substructure_in_pieces(models, monkeypatch):
     large = asked(models, "overview", smiles=["C" * 101])["molecules"][0]
     assert large["draw"] is None
     assert len(large["cells"]) == 3
+
+
+def test_an_edit_with_six_properties_explains_one_batch_and_predicts_each_model_once(monkeypatch):
+    """The page asks for the card and the overview. They took 5.0 times one explanation."""
+    tasks = [Task(f"property {k}", "regression", offset=2.0, scale=1.5) for k in range(6)]
+    models = OfferedModels([random_graphormer(num_layers=1, tasks=(task,)) for task in tasks])
+    explained, predicted = [], []
+    explain = trust.explain_prepared
+
+    def counted(model, prepared, *arguments, **options):
+        explained.append(len(prepared))
+        return explain(model, prepared, *arguments, **options)
+
+    monkeypatch.setattr(trust, "explain_prepared", counted)
+    for place, model in enumerate(models.panel.models):
+        model.register_forward_pre_hook(lambda *_, k=place: predicted.append(k))
+    about = {"model": models.names[0], "task": tasks[0].name, "label": "", "method": "lrp"}
+    for smiles in (AMIDE, AMIDE.replace("F", "Cl")):  # the second is an edit of the first
+        explained.clear()
+        predicted.clear()
+        asked(models, "card", **about, smiles=smiles, like=None)
+        asked(models, "overview", smiles=[smiles], goal="")
+        assert explained == [3]  # the molecule, written in three ways
+        assert sorted(predicted) == [0, 1, 2, 3, 4, 5]

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import time
+import zlib
+from base64 import b64encode
 
 import pytest
 from reports import page_of, read_report
@@ -709,3 +711,13 @@ def test_all_properties_of_several_models_stand_on_card_row_and_in_the_dialog(br
     assert heads[2:6] == ["activity", "pIC50", "log D", "Desirability"]
     assert browser.js("document.title") != "attacked"
     assert browser.errors == []
+
+
+def test_the_page_unpacks_a_block_however_it_was_packed(page):
+    ways = [(0, zlib.Z_DEFAULT_STRATEGY), (9, zlib.Z_DEFAULT_STRATEGY), (6, zlib.Z_FIXED)]
+    ways.append((6, zlib.Z_HUFFMAN_ONLY))
+    for text in ("", "a", "− Ωmega 🙂 " * 500, "".join(map(chr, range(32, 20_000))), "x" * 70_000):
+        for level, strategy in ways:
+            packer = zlib.compressobj(level, wbits=-15, strategy=strategy)
+            packed = b64encode(packer.compress(text.encode()) + packer.flush()).decode()
+            assert page.js(f"unpacked({json.dumps(packed)})") == text

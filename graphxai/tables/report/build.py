@@ -218,8 +218,8 @@ def _notes(
     guesses = uninformative(model.origin.metadata.get("coverage"))
     size = (
         f"This page shows {count:,} of up to {LARGEST_TABLE:,} molecules. With more"
-        f" than {SMOOTH:,} it opens and scrolls slowly, has no map, and looks for cliffs in the"
-        f" first {SMOOTH:,} alone: a limit makes it shorter."
+        f" than {SMOOTH:,} it scrolls slowly, has no map, and looks for cliffs in the first"
+        f" {SMOOTH:,} alone: a limit makes it shorter."
     )
     return [*([size] * (count > SMOOTH)), *filter(None, notes), *guesses]
 

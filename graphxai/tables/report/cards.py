@@ -164,8 +164,9 @@ class Cards:
     @property
     def explanations(self) -> Explanations:
         """The explanations of the molecules, with the numbers of their rows."""
-        explained = (self.explained(place)[1] for place in range(len(self)))
-        return Explanations(explained, labels=[record["row"] for record in self.records])
+        count = len(self._explained)  # an interrupt may come between a record and its explanation
+        rows = [record["row"] for record in self.records[:count]]
+        return Explanations([self.explained(place)[1] for place in range(count)], labels=rows)
 
 
 def record_of(content: Mapping[str, Any], explanation: Explanation) -> dict[str, Any]:

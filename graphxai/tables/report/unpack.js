@@ -32,7 +32,9 @@ function codeTable(lengths) {
 }
 
 function unpacked(text) {
-  const input = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const bytes = atob(text);
+  const input = new Uint8Array(bytes.length);
+  for (let k = 0; k < bytes.length; k++) input[k] = bytes.charCodeAt(k);
   let output = new Uint8Array(8 * input.length);
   let [at, held, bits, size] = [0, 0, 0, 0];
   const fill = (count) => { for (; bits < count; bits += 8) held |= input[at++] << bits; };
