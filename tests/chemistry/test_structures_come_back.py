@@ -25,9 +25,9 @@ def values_of(structures) -> list[float]:
     return [value.value for by_task in answers for value in by_task.values()]
 
 
-def come_back(found, suffix, first, expected, tmp_path) -> None:
+def come_back(search, suffix, first, expected, tmp_path) -> None:
     """Read the saved results again. An SD file begins with the molecule itself."""
-    table = open_table(found.save(tmp_path / f"found{suffix}"))
+    table = open_table(search.save(tmp_path / f"found{suffix}"))
     read = [record.cells[table.structures.name] for record in table.records()]
     expected = [first, *expected] if suffix == ".sdf" else expected
     assert len(read) == len(expected) > 0
@@ -37,19 +37,19 @@ def come_back(found, suffix, first, expected, tmp_path) -> None:
 @pytest.mark.parametrize("drawn", DRAWN.values(), ids=DRAWN)
 def test_counterfactuals_come_back_from_every_file(drawn, tmp_path):
     settings = SearchSettings(predictions=30, steps=1)
-    found = gx.counterfactuals(MODEL, drawn, "< -5", 3, settings=settings, progress=False)
+    search = gx.counterfactuals(MODEL, drawn, "< -5", 3, settings=settings, progress=False)
     (first,) = values_of([drawn])
-    expected = [each.prediction.value for each in found]
+    expected = [each.prediction.value for each in search]
     for suffix in SUFFIXES:
-        come_back(found, suffix, first, expected, tmp_path)
+        come_back(search, suffix, first, expected, tmp_path)
 
 
 def test_counterfactuals_for_a_profile_come_back_from_every_file(tmp_path):
     drawn, models = DRAWN["hydrogens beside double bonds in a ring"], [MODEL, "solubility"]
     settings = SearchSettings(predictions=30, steps=1)
     goals = "log D > 3, solubility > -2"
-    found = gx.counterfactuals(models, drawn, goals, 3, settings=settings, progress=False)
+    search = gx.counterfactuals(models, drawn, goals, 3, settings=settings, progress=False)
     (first,) = values_of([drawn])
-    expected = [next(iter(each.predictions.values())).value for each in found]
+    expected = [next(iter(each.predictions.values())).value for each in search]
     for suffix in SUFFIXES:
-        come_back(found, suffix, first, expected, tmp_path)
+        come_back(search, suffix, first, expected, tmp_path)
