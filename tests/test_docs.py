@@ -1,6 +1,7 @@
 """Pages name what exists, link to what is there, and describe all that is public."""
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from importlib import import_module
 from inspect import signature
 
 import pytest
+from reports import read_report
 
 import graphxai as gx
 from graphxai.datasets.training_set import EDGE, FAR
@@ -276,7 +278,7 @@ def test_an_old_address_leads_to_a_section_that_is_there(monkeypatch):
 
 def test_the_exchanges_on_the_first_screen_are_those_of_the_live_report():
     """It says what the model gives for fluorine and chlorine on a ring, and what was measured."""
-    report = (DOCS / "static" / "report.html").read_text("utf-8")
+    report = json.dumps(read_report(DOCS / "static" / "report.html"), ensure_ascii=False)
     (f_measured, f_predicted), (cl_measured, cl_predicted) = (
         re.search(
             rf'"aromatic H to {halogen}".*?pIC50 .([\d.]+) in 1 pair.*?"pIC50: (\+[\d.]+)', report

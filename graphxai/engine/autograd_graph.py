@@ -268,13 +268,6 @@ class ValueKeeper(TorchDispatchMode):
         return 0.0 if self._calls.exited else self._calls.numbers.get(node, 0.0)
 
 
-KEEP_ROWS = {  # functions of integers whose rows each come from the same row
-    *("float", "double", "half", "long", "to", "type", "one_hot", "contiguous", "clone"),
-    *("add", "sub", "mul", "div", "__rsub__", "__rdiv__"),  # of a number
-    *("view", "reshape", "flatten", "squeeze", "unsqueeze", "__getitem__", "cat", "concat"),
-}
-
-
 class _KeptCalls(TorchFunctionMode):
     """Keeps what the functions that are called from Python result in, by their nodes."""
 
@@ -303,7 +296,7 @@ class _KeptCalls(TorchFunctionMode):
 
     def _codes_behind(self, func: Any, out: Tensor, args: tuple[Any, ...]) -> str:
         """Return the attribute whose rows became those of a result, "" if none is known to."""
-        if getattr(func, "__name__", "") not in KEEP_ROWS:
+        if getattr(func, "__name__", "") not in kinds.KEEP_ROWS:
             return ""
         if func.__name__ == "__getitem__":
             chosen = args[1] if type(args[1]) is tuple else (args[1],)

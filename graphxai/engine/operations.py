@@ -384,6 +384,11 @@ OF_A_SCALE = OF_A_SUM | that("scale")
 SUMMING = SUMS | that("squares")
 ON_THE_WAY = SAME | SUMS | ADDITIONS | that("way")
 STATISTICS = SUMS | that("statistic")
+KEEP_ROWS = {  # functions called from Python that make each row of integers from the same row
+    *("float", "double", "half", "long", "to", "type", "one_hot", "contiguous", "clone"),
+    *("add", "sub", "mul", "div", "__rsub__", "__rdiv__"),  # of a number
+    *("view", "reshape", "flatten", "squeeze", "unsqueeze", "__getitem__", "cat", "concat"),
+}
 GATHERED, REDUCE = moving_ids("grouped"), moving_ids("reduced")
 
 

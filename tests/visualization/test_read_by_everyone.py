@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from rdkit import Chem
 from rdkit.Chem import rdDepictor
+from reports import read_report
 from scipy.spatial.distance import pdist
 
 import graphxai as gx
@@ -156,11 +157,11 @@ def test_a_grid_and_a_report_draw_a_series_alike(tmp_path):
     for picture in (gx.grid(explanations), gx.grid(explanations, core=CORE)):
         assert "one scale for all 3 pictures" in picture
     page = gx.report("solubility", SERIES[:3], tmp_path / "page.html", detailed=0)
-    drawn = re.findall(r'"draw":\{"x":\[([\d,]+)\],"y":\[([\d,]+)\],"e"', page.read_text())[:3]
+    drawn = [molecule["draw"] for molecule in read_report(page)["molecules"]]
     # the same shape, counted from one atom of the core
     shapes = []
     for smiles, picture in zip(SERIES, drawn, strict=False):
-        x, y = (np.array(values.split(","), float) / 100 for values in picture)
+        x, y = (np.array(picture[axis], float) / 100 for axis in "xy")
         match = Chem.MolFromSmiles(smiles).GetSubstructMatches(Chem.MolFromSmarts(CORE))[0]
         shapes.append(np.stack([x, y], axis=1)[list(match)])
         shapes[-1] -= shapes[-1].mean(0)
