@@ -65,7 +65,8 @@ def running(folder_of_ray) -> Path:
 def place(tmp_path_factory) -> Path:
     """Make a model, a table in two formats, and the results of a run without Ray."""
     folder = tmp_path_factory.mktemp("cluster")
-    save_checkpoint(random_graphormer(num_layers=1, hidden_dim=8, ffn_dim=8), folder / "model")
+    # rows of width 8 have other last bits in batches of another size
+    save_checkpoint(random_graphormer(num_layers=1, hidden_dim=16, ffn_dim=16), folder / "model")
     smiles = ["C1CC" if k % 50 == 7 else "C" * (k % 9 + 1) + "O" * (k % 2) for k in range(600)]
     table = pd.DataFrame({"smiles": smiles, "ID": [f"c{k}" for k in range(600)]})
     table.to_csv(folder / "t.csv", index=False)
