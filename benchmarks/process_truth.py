@@ -19,6 +19,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 import graphxai as gx
+from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
 from graphxai.datasets.rule_molecules import local_smiles
@@ -64,7 +65,7 @@ def rows_of(
     answers = table.of(rule)[list(table.split.test)]
     if RULES[rule].kind == "additive":
         right = np.ones(len(answers), dtype=bool)
-        score = f"R2 {1 - np.mean((predicted - answers) ** 2) / np.var(answers):.3f}"
+        score = f"R2 {r2(predicted, answers):.3f}"
     else:
         right = (predicted > 0.5) == (answers > 0.5)
         score = f"ROC-AUC {roc_auc_score(answers > 0.5, predicted):.3f}"

@@ -290,7 +290,9 @@ class _KeptCalls(TorchFunctionMode):
                 if isinstance(number, float | int) and not kwargs:
                     scales = kinds.operation(kind.name).scales
                     self.numbers[node] = number * (scales(1)[1] if scales else 1)
-        elif isinstance(out, Tensor) and (name := self._codes_behind(func, out, args)):
+        elif isinstance(out, Tensor) and (
+            name := self._codes_behind(func, out, (*args, *(kwargs or {}).values()))
+        ):
             self.of_codes[out.data_ptr()] = name, out, out._version
         return out
 

@@ -167,6 +167,11 @@ def reversed_bonds(model, h, edges, pos, bonds):
     return messages_with(model, h, edges, model.part(bonds.flip(0).view(-1, 1).float()))
 
 
+def bonds_beside_detached_nodes(model, h, edges, pos, bonds):
+    mixed = bonds[:, None].float().add(other=h.detach()[edges[0]])
+    return messages_with(model, h, edges, model.part(mixed))
+
+
 def of_detached_nodes(model, h, edges, *_):
     return messages_with(model, h, edges, model.part(h.detach()[edges[0]]))
 
@@ -249,6 +254,10 @@ LRP_BY_HOOKS = {
 RECORDED = {
     "integers in another order": (
         (reversed_bonds, lambda: nn.Linear(1, DIM)),
+        "a constant that is computed by addmm",
+    ),
+    "integers beside the nodes": (
+        (bonds_beside_detached_nodes, lambda: nn.Linear(DIM, DIM)),
         "a constant that is computed by addmm",
     ),
     "a constant that is made of the nodes": (

@@ -301,12 +301,11 @@ def _fitted(
         )
         n, unit = int(known.sum()), f" {task.unit}" if task.unit else ""
         bounded = int((~known & np.isfinite(measured.bounds[:, k]).any(1)).sum())
+        also = f"; {bounded:,} bounds were learned, too" if bounded else ""
         facts[task.name] = {"n": n, "as_is": before, "left_out_in_turn": after}
         words.append(
             f"{task.name}: mean absolute error {after:.2f}{unit} on {n:,} of your molecules, each"
-            f" left out in turn ({before:.2f} as the model was)"
-            + f"; {bounded:,} bounds were learned, too"
-            * bool(bounded)
+            f" left out in turn ({before:.2f} as the model was){also}"
         )
     if factor < 1:
         words.append(f"the model's outputs count {factor:g} times, which fits these molecules best")
