@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -97,38 +96,28 @@ class AutogradGraph:
     """The nodes between some inputs and an output, each after those that it reads.
 
     Args:
-        inputs: the bits of the inputs, each a tensor that requires a gradient.
+        bits: those of the inputs, by the nodes that their gradients arrive at.
 
     Attributes:
-        reads: for each node the results of other nodes that it reads, in their order.
+        nodes, place: the nodes in order, and the place of each.
+        structure: what each node computes, from which results of which others. It is equal for
+            passes with the same operations on the same values, whatever their sizes.
     """
 
-    def __init__(self, output: Tensor, inputs: Mapping[Tensor, int]) -> None:
+    def __init__(self, output: Tensor, bits: Mapping[Node, int]) -> None:
         edge = torch.autograd.graph.get_gradient_edge(output)
         self.output: Edge = (edge.node, edge.output_nr)
-        self.bits: dict[Node, int] = {_node_of(tensor): bit for tensor, bit in inputs.items()}
-        self.reads = in_order(edge.node, self.bits)
-        self.nodes = [*self.reads]
-        self.place = {node: k for k, node in enumerate(self.nodes)}
-
-    @cached_property
-    def structure(self) -> tuple[Any, ...]:
-        """What each node computes, from which results of which others.
-
-        It is equal for passes with the same operations on the same values, whatever their sizes.
-        """
-        place = self.place
-        return tuple(
+        self.bits = bits
+        reads = in_order(edge.node, bits)
+        self.nodes = [*reads]
+        self.place = place = {node: k for k, node in enumerate(self.nodes)}
+        self.structure = tuple(
             (
-                self.bits.get(node) or node.name(),
-                *[None if n is None else (place[n], k) for n, k in reads],
+                bits.get(node) or node.name(),
+                *[None if n is None else (place[n], k) for n, k in edges],
             )
-            for node, reads in self.reads.items()
+            for node, edges in reads.items()
         )
-
-    def reaches(self, tensor: Tensor) -> bool:
-        """Whether the output was computed from a tensor, as far as the gradient goes."""
-        return _node_of(tensor) in self.place
 
     def settings(self, number: int) -> tuple[object, ...]:
         """Return what two nodes of one kind may differ in, beside the values that they read."""
@@ -163,10 +152,6 @@ def shape_of(edge: Edge) -> torch.Size:
     """Return the shape of a result of a node."""
     node, number = edge
     return torch.Size(node._input_metadata[number].shape)
-
-
-def _node_of(tensor: Tensor) -> Node:
-    return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
 def in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, ...]]:
@@ -288,7 +273,7 @@ class _KeptCalls(TorchFunctionMode):
             if kind is not None and kind.name in kinds.ADDITIONS and len(args) == 2:
                 number = args[1] if isinstance(args[0], Tensor) else args[0]
                 if isinstance(number, float | int) and not kwargs:
-                    scales = kinds.operation(kind.name).scales
+                    scales = kinds.OPERATIONS[kind.name].scales
                     self.numbers[node] = number * (scales(1)[1] if scales else 1)
         elif isinstance(out, Tensor) and (
             name := self._codes_behind(func, out, (*args, *(kwargs or {}).values()))

@@ -1,17 +1,18 @@
 """Queries about how data flows through a pass: what a value is made of, and what becomes of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import torch
 
 from graphxai.engine import operations as kinds
+from graphxai.engine.rules import Rule
 from graphxai.engine.trace import Op, Ref, Trace, fill_refs
 
-_BROADCASTS = kinds.INDEXES | kinds.WHOLE  # they broadcast the maximum of a group to its members
 _MULTIPLES = kinds.that("multiple")  # of a constant and one signal
-_POWERS, _VECTOR_NORMS = kinds.that("power"), kinds.that("norms")
-_KEEPDIM = -1  # in place of the index of the groups
+_VECTOR_NORMS = kinds.that("norms")
+_WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
 _OF_COMBINATIONS = kinds.OF_A_SUM | kinds.ADDITIONS | kinds.SCALINGS
 
 
@@ -32,6 +33,12 @@ class FlowQueries:
         first_equal: for each value the first one that the same operation made of the same
             arguments.
         size_comparisons: where the comparisons of shapes are noted on which the answers depend.
+
+    Attributes:
+        reads: for each operation the live values that it reads.
+        factors: for each product its live factors, one twice if it is squared.
+        pairs: for each product of two live factors these in both orders, or of a quotient in its
+            own. It is empty for other products.
     """
 
     def __init__(
@@ -46,6 +53,15 @@ class FlowQueries:
         self._behind: dict[tuple[int, int], set[int]] = {}
         self._roots: dict[int, int] = {}
         self._products: dict[int, list[Op]] = {}
+        self.reads = [[ref.value for ref in op.reads if live[ref.value]] for op in trace.ops]
+        self.factors: dict[int, list[int]] = {}
+        self.pairs: dict[int, list[tuple[int, int]]] = {}
+        for op in trace.ops:
+            if op.name in kinds.PRODUCTS:
+                factors = [value for value in factors_of(op) if live[value]]
+                orders = list(permutations(factors, 2))[: 1 if op.name in kinds.QUOTIENTS else 2]
+                self.factors[op.number] = factors
+                self.pairs[op.number] = orders if len(factors) == 2 else []
 
     def compare_sizes(
         self, test: Callable[[torch.Size, torch.Size], bool], first: int, second: int
@@ -55,26 +71,12 @@ class FlowQueries:
         self._size_comparisons.add(SizeComparison(test, first, second, answer))
         return answer
 
-    def factors(self, op: Op) -> list[int]:
-        """Return the live factors of a product, a value twice if it is squared."""
-        return [value for value in factors_of(op) if self.live[value]]
-
-    def pairs(self, op: Op) -> list[tuple[int, int]]:
-        """Return the two live factors of a product in both orders, or of a quotient in its own."""
-        factors = self.factors(op)
-        orders = 1 if op.name in kinds.QUOTIENTS else 2
-        return both_ways(factors)[:orders] if len(factors) == 2 else []
-
-    def live_reads(self, op: Op) -> list[int]:
-        """Return the live values that an operation reads."""
-        return [ref.value for ref in op.reads if self.live[ref.value]]
-
     def root(self, value: int) -> int:
         """Return the value that this one is a constant multiple of, up to its shape."""
         if value not in self._roots:
             root, op = value, self.trace.op_of(value)
             while op is not None and op.name in _MULTIPLES:
-                reads = self.live_reads(op)
+                reads = self.reads[op.number]
                 divides = op.name in kinds.QUOTIENTS
                 if len(reads) != 1 or (divides and op.reads[0].value != reads[0]):
                     break
@@ -107,9 +109,9 @@ class FlowQueries:
 
         def further(value: int, op: Op) -> Iterator[int]:
             goes_on = op.name in through and not ends(value)
-            return map(self._first_equal.__getitem__, self.live_reads(op) if goes_on else ())
+            return map(self._first_equal.__getitem__, self.reads[op.number] if goes_on else ())
 
-        return self.trace.ancestors(self._first_equal[value], further)
+        return ancestors(self.trace, self._first_equal[value], further)
 
     def users(self, value: int, through: Set[str]) -> Iterator[tuple[Op, set[int]]]:
         """Yield operations that read a value, or what operations in `through` make of it.
@@ -133,7 +135,7 @@ class FlowQueries:
         for op in self.makers(below, kinds.OF_A_SUM):
             sums_sizes = op.name in _VECTOR_NORMS and op.args[1:2] in ((1,), (1.0,))  # `p=1`
             if op.name in kinds.SUMS | kinds.MATRIX_PRODUCTS or sums_sizes:
-                reads = self.live_reads(op)
+                reads = self.reads[op.number]
                 summed = {root for read in reads for root in self.roots_of(read)}
                 value = next((v for v in candidates if self.roots_of(v) & summed), None)
                 if value is None:
@@ -159,31 +161,6 @@ class FlowQueries:
         """Return what a value, also before it was moved, is a constant multiple of."""
         return {self.root(before) for before in self.behind(value, kinds.SAME)}
 
-    def group_of_maximum(self, value: int) -> tuple[object, int] | None:
-        """Return the groups whose maximum this value holds, broadcast to their members."""
-        op, index = self.trace.op_of(value), _KEEPDIM
-        while op is not None and op.name in _BROADCASTS:
-            if op.name in kinds.INDEXES:
-                by = index_of(op)
-                by = by[0] if isinstance(by, list | tuple) and len(by) == 1 else by
-                if type(by) is not Ref:
-                    return None
-                index = self.trace.origin(by.value, kinds.WHOLE)
-            op = self.trace.op_of(op.reads[0].value)
-        groups = None if op is None else self.group(op, kinds.LARGEST)
-        return groups if groups is not None and groups[1] == index else None
-
-    def group(self, op: Op, names: Set[str]) -> tuple[object, int] | None:
-        """Return the axes of a reduction and the index of its groups; `_KEEPDIM` if axes stay."""
-        if op.name not in names or len(op.args) < 3:
-            return None
-        dims, by = op.args[1:3]
-        dims = dims if isinstance(dims, list | tuple) else [dims]
-        axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
-        if type(by) is Ref:
-            return axes, self.trace.origin(by.value, kinds.WHOLE)
-        return (axes, _KEEPDIM) if by is True else None
-
     def is_of_gates(self, value: int) -> bool:
         """Whether a value is made of gates alone."""
         return self.is_made_of(
@@ -195,8 +172,79 @@ class FlowQueries:
         if value not in self._products:
             makers = self.makers(value, _OF_COMBINATIONS)
             products = (op for op in makers if op.name in kinds.PRODUCTS)
-            self._products[value] = [op for op in products if len(self.factors(op)) == 2]
+            self._products[value] = [op for op in products if len(self.factors[op.number]) == 2]
         return self._products[value]
+
+    # -- factors of the signal itself ----------------------------------------------------------
+
+    def factor_of_signal(self, op: Op) -> tuple[int, Rule] | None:
+        """Find `g(x)` in `x g(x)`, or the length of x where x is divided by it.
+
+        Returns this factor of the product, and the rule that holds it constant.
+        """
+        tests: list[tuple[Rule, Callable[[int, int], bool]]] = [
+            ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
+        ]  # fmt: skip
+        if op.name in kinds.QUOTIENTS:
+            tests.append(("activation", self._are_of_one_signal))
+        for rule, fits in tests:
+            for x, factor in self.pairs[op.number]:
+                if fits(factor, x):
+                    return factor, rule
+        return None
+
+    def _are_of_one_signal(self, below: int, above: int) -> bool:
+        """Whether both parts of a quotient are made of one signal, entry by entry, as in tanh."""
+        signals = set()
+        for part in (above, below):
+            for value in self.back(part, kinds.ENTRYWISE, lambda _: False):
+                if not self.compare_sizes(torch.Size.__eq__, value, part):
+                    return False
+                if self.trace.op_name(value) not in kinds.ENTRYWISE:
+                    signals.add(value)
+        return len(signals) == 1
+
+    def _is_entrywise(self, g: int, x: int) -> bool:
+        """Whether g is made of x and constants, entry by entry, and is no multiple of x."""
+        root = self.root(x)
+        back = self.back(g, kinds.ENTRYWISE, lambda value: self.root(value) == root)
+        return self.root(g) != root and all(
+            self.root(value) == root
+            or (
+                self.trace.op_name(value) in kinds.ENTRYWISE
+                and self.compare_sizes(torch.Size.__eq__, value, g)
+            )
+            for value in back
+        )
+
+    def _is_scale_of(self, scale: int, x: int) -> bool:
+        """Whether a value is a root of sums of squares of x, or of x before it was centred."""
+        makers = self.makers(scale, kinds.OF_A_SCALE)
+        if not any(map(is_root, makers)) or not any(op.name in kinds.SUMMING for op in makers):
+            return False
+        behind_x = self.behind(x, _WITHOUT_CLAMPS)
+        behind_scale = self.behind(scale, kinds.OF_A_SCALE) - {scale}
+        return bool(behind_x & behind_scale) and self.is_made_of(
+            scale, behind_x.__contains__, kinds.OF_A_SCALE | kinds.SUBTRACTS
+        )
+
+
+def ancestors(
+    trace: Trace, value: int, further: Callable[[int, Op], Iterable[int]]
+) -> Iterator[int]:
+    """Yield a value and those it is made of.
+
+    Args:
+        further: says, for a value and the operation that made it, which values to go on with.
+    """
+    visited, todo = {value}, [value]
+    while todo:
+        value = todo.pop()
+        yield value
+        if (op := trace.op_of(value)) is not None:
+            new = set(further(value, op)) - visited
+            visited |= new
+            todo.extend(new)
 
 
 def first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
@@ -240,11 +288,6 @@ def is_narrower(first: torch.Size, second: torch.Size) -> bool:
     return bool(first and second) and first[-1] == 1 <= second[-1]
 
 
-def both_ways(pair: list[int]) -> list[tuple[int, int]]:
-    """Return two factors in both orders."""
-    return [(pair[0], pair[1]), (pair[1], pair[0])]
-
-
 def is_root(op: Op) -> bool:
     """Whether an operation is a square root, or a length."""
     if op.name in kinds.POWERS:
@@ -258,7 +301,7 @@ def index_of(op: Op, args: Sequence[Any] | None = None) -> Any:
     Args:
         args: the arguments of the operation, by default as they are in the list.
     """
-    place = kinds.operation(op.name).index
+    place = kinds.OPERATIONS[op.name].index
     return None if place is None else (args or op.args)[place]
 
 
@@ -266,52 +309,3 @@ def factors_of(op: Op) -> list[int]:
     """Return the values that a product multiplies, a value twice if it is squared."""
     args = op.args[1:] if op.name in kinds.PLUS_PRODUCT else op.args
     return [arg.value for arg in args[:2] if type(arg) is Ref]
-
-
-# -- sparsemax and entmax written out --------------------------------------------------------------
-
-
-TOLERANCE = 1e-3  # of the sums
-
-
-def is_sparse_softmax(queries: FlowQueries, op: Op) -> bool:
-    """Whether an operation makes weights that sum to one by a threshold of their own logits.
-
-    Models write out `max(z - t, 0)`, or a power of it. The threshold t is computed from z itself,
-    by sorting or by bisection, so that the results sum to one (Martins and Astudillo, ICML 2016;
-    Peters, Niculae and Martins, ACL 2019). They weigh values as a softmax does.
-    """
-    if op.name not in _POWERS | kinds.CLAMPS or type(op.args[0]) is not Ref:
-        return False
-    base = op if op.name in kinds.CLAMPS else _maker(queries.trace, op.args[0], kinds.CLAMPS)
-    if base is None or len({ref.value for ref in op.reads if queries.live[ref.value]}) != 1:
-        return False
-    below = base.args[0]
-    above = _maker(queries.trace, below, kinds.SUBTRACTS) if type(below) is Ref else None
-    if above is None or len(above.reads) != 2 or not queries.live[above.reads[0].value]:
-        return False
-    logits, threshold = (ref.value for ref in above.reads)
-    depends = queries.trace.flow.depends
-    return (
-        queries.compare_sizes(is_smaller, threshold, logits)
-        and bool(depends[threshold] & depends[logits])
-        and _sums_to_one(queries, op)
-    )
-
-
-def _maker(trace: Trace, ref: Ref, names: Set[str]) -> Op | None:
-    """Return the operation that made a value which was only moved since, if it has such a name."""
-    op = trace.op_of(trace.origin(ref.value, kinds.SAME))
-    return op if op is not None and op.name in names else None
-
-
-def _sums_to_one(queries: FlowQueries, op: Op) -> bool:
-    """Whether the recorded results sum to one along an axis, where they are not all zero."""
-    weights = queries.trace.tensor(op.out).detach()
-    if not weights.numel() or bool((weights < 0).any()):
-        return False
-    for axis in range(weights.dim()):
-        sums = weights.double().sum(axis)
-        if weights.shape[axis] > 1 and bool((((sums - 1).abs() < TOLERANCE) | (sums == 0)).all()):
-            return bool(sums.any())
-    return False

@@ -39,12 +39,12 @@ from graphxai.engine.autograd_graph import (
     shape_of,
 )
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
-from graphxai.engine.hooked_plan import HookedPlan, install_hooks, plan_for
+from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS
 from graphxai.engine.recorded_pass import run_recorded, unseen_constants
-from graphxai.engine.replay import acting_rules
-from graphxai.engine.request import NODES, PassMemory, PassRequest
+from graphxai.engine.request import PassMemory, PassRequest
 from graphxai.engine.rules import Node, saved
+from graphxai.engine.trace import NODES
 from graphxai.rules.conservative import Rules, conservative, current_tape, record
 from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, DoesNotAddUp
@@ -293,7 +293,7 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredS
     """
     hooked = _run(request, rules)
     if (tape := current_tape()) is not None:
-        tape.acting_rules |= acting_rules(hooked.plan.plan)
+        tape.acting_rules.update(hooked.plan.plan.custom.values())
     if not hooked.adds_up(rules) and hooked.plan not in _proved:
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
@@ -349,21 +349,22 @@ def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPas
             raise Opaque("random numbers")
         if not isinstance(outputs, Tensor) or outputs.grad_fn is None:
             raise Opaque("an output without a gradient")
-        bits = {name: bit for bit, name in request.names.items()}
-        graph = AutogradGraph(outputs, {leaf: NODES} | {t: bits[n] for n, t in inputs.items()})
-        edges = {n: get_gradient_edge(t) for n, t in inputs.items() if graph.reaches(t)}
-    if not graph.reaches(leaf):
+        edges = {name: get_gradient_edge(tensor) for name, tensor in inputs.items()}
+        of_rows = get_gradient_edge(leaf).node
+        bits = {edge.node: NODES << k for k, edge in enumerate(edges.values(), start=1)}
+        graph = AutogradGraph(outputs, {of_rows: NODES} | bits)
+    if of_rows not in graph.place:
         raise Opaque("an output that does not depend on the nodes")
+    edges = {name: edge for name, edge in edges.items() if edge.node in graph.place}
     if keeper is not None:
         keeper.give_to(graph.nodes)
     try:
-        plan = plan_for(request, graph, rules, hooks)
+        plan = hook_by_plan(request, graph, rules, hooks)
     except LacksValue:
         if request.memory.keeps:
             raise
         request.memory.keeps = True
         return _run_once(of, request, rules)
-    install_hooks(plan.hooks, [graph.nodes[place] for place in plan.places])
     added = tuple(_added_constants(request, graph, plan, edges, keeper))
     return _HookedPass(of, leaf, outputs, plan, added, request is not of)
 

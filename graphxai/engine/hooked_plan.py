@@ -5,7 +5,7 @@ hold neither the node nor a tensor with a gradient: Python would never see that 
 would stay in memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -23,11 +23,11 @@ from graphxai.engine.autograd_graph import (
     bound_operation,
     shape_of,
 )
-from graphxai.engine.flow_queries import factors_of
+from graphxai.engine.flow_queries import ancestors, factors_of
 from graphxai.engine.ledger import nonlinearities
-from graphxai.engine.plan import ReplayPlan, make_plan
-from graphxai.engine.replay import apply_custom_rule, built_in_rule, custom_rule
-from graphxai.engine.request import NODES, PassRequest
+from graphxai.engine.plan import ReplayPlan, make_plans
+from graphxai.engine.replay import apply_custom_rule
+from graphxai.engine.request import PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Function, Node, ToInput, saved
 from graphxai.engine.trace import Op, Ref, refs_in
@@ -72,9 +72,9 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
         cut: by operation, the constants among its arguments that get no gradient.
     """
     for op in plan.passing:
-        custom, rule = custom_rule(plan, op), built_in_rule(plan, op)
+        custom, rule = plan.custom.get(op.number), plan.built_in.get(op.number)
         if custom is not None:
-            function = partial(apply_custom_rule, custom, kinds.operation(op.name))
+            function = partial(apply_custom_rule, custom, kinds.OPERATIONS[op.name])
             yield op.number, partial(_by_function, function, plan.rules, custom.operation)
         elif rule is not None and rule.backward is not None:
             yield op.number, partial(_by_way_back, rule.backward)
@@ -107,7 +107,7 @@ def _multiplying(
         if read and not trace.flow.live[op.out]:
             of_ends.update(ref.value for ref in op.makes)
         if op.number in passing:
-            added = refs_in([op.args[k : k + 1] for k in kinds.operation(op.name).adds])
+            added = refs_in([op.args[k : k + 1] for k in kinds.OPERATIONS[op.name].adds])
             read -= {ref.value for ref in added if not plan.signal[ref.value]}
         if read and (op.number in passing or trace.places[op.number] in computed):
             cut[op.number] = read
@@ -116,18 +116,12 @@ def _multiplying(
 
 def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
     """Whether a hook can follow the rule that is in force for an operation, if there is one."""
-    if custom_rule(plan, op) is not None:
+    if op.number in plan.custom:
         return _has_input(node)
-    rule = built_in_rule(plan, op)
+    rule = plan.built_in.get(op.number)
     if rule is None or (rule.backward is not None and op.name not in kinds.SAVE_RESULTS):
         return True
     return _has_input(node) and len(node._input_metadata) == 1 == len(node.next_functions)
-
-
-def install_hooks(hooks: Iterable[HookAt], nodes: Sequence[Node]) -> None:
-    """Register hooks on the nodes of a pass, one node for each operation."""
-    for number, hook_of in hooks:
-        nodes[number].register_hook(hook_of(nodes[number]))
 
 
 def _by_rule(to_input: ToInput) -> Hook:
@@ -252,10 +246,10 @@ class HookedPlan:
         return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
 
 
-def plan_for(
+def hook_by_plan(
     request: PassRequest, graph: AutogradGraph, rules: Rules, own_hooks: int
 ) -> HookedPlan:
-    """Return the plan for a graph: one that was made before, if it fits.
+    """Install the hooks on a graph, and return their plan: one that was made before, if it fits.
 
     Args:
         own_hooks: the number of hooks that the model itself has put on the pass. They do not show
@@ -269,6 +263,9 @@ def plan_for(
         while len(plans) >= KEPT:
             del plans[next(iter(plans))]
         plans[key] = plan
+    for number, hook_of in plan.hooks:
+        node = graph.nodes[plan.places[number]]
+        node.register_hook(hook_of(node))
     return plan
 
 
@@ -282,8 +279,7 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         several = op.number not in trace.numbers
         if op.name in kinds.TIMES and constants and several and trace.flow.live[op.out]:
             raise Opaque("a gate, and a product with a constant")
-    of_nodes = make_plan(trace, roles, rules, NODES)
-    plan = make_plan(trace, roles, rules) if trace.live_inputs & ~NODES else of_nodes
+    of_nodes, plan = make_plans(trace, roles, rules)
     if plan is not of_nodes and any(
         of_nodes.taken[op.number] != {v for v in plan.taken[op.number] if of_nodes.signal[v]}
         for op in of_nodes.passing
@@ -323,18 +319,18 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
         if op.name in _SHIFTS:
             yield _addition_of_batch_norm(trace, op)
             continue
-        if op.name in kinds.LOGARITHMS and built_in_rule(plan, op) is not None:
+        if op.name in kinds.LOGARITHMS and op.number in plan.built_in:
             ends = (trace.origin(trace.output.value, through) for through in (_OF_ALL, _OF_SOME))
             of_all, of_some = (end == op.out for end in ends)
             if not of_some:
                 raise Opaque("log-probabilities that are not the output", op.name)
             yield Addition("log_softmax", node=trace.places[op.number], by_row=of_all)
-        if op.name in kinds.ABOVE_ZERO and built_in_rule(plan, op) and not custom_rule(plan, op):
+        if op.name in kinds.ABOVE_ZERO and op.number in plan.built_in:
             yield Addition("at_zero", node=trace.places[op.number])
         terms = [ref for ref in op.reads if ref.slot != CONSTANT]
         if op.name in kinds.ADDITIONS and len(terms) == 1 and request.memory.keeps:
             yield Addition("number", node=trace.places[op.number])
-        for place in kinds.operation(op.name).adds:
+        for place in kinds.OPERATIONS[op.name].adds:
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
                     yield from _parameters_behind(request, trace, ref.value)
@@ -377,8 +373,8 @@ def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Ad
     computed from other tensors, which may be made of the nodes.
     """
     depends = trace.flow.depends
-    of_parameters = trace.ancestors(
-        value, lambda _, by: [ref.value for ref in by.reads if depends[ref.value]]
+    of_parameters = ancestors(
+        trace, value, lambda _, by: [ref.value for ref in by.reads if depends[ref.value]]
     )
     numbers = {trace.flow.maker[before] for before in of_parameters}
     ops = [trace.ops[number] for number in sorted(numbers - {-1})]

@@ -16,16 +16,10 @@ from torch import Tensor
 
 from graphxai.engine import operations as kinds
 from graphxai.engine.flow_queries import factors_of, is_root
-from graphxai.engine.plan import ReplayPlan, Rule
-from graphxai.engine.replay import (
-    Replay,
-    built_in_rule,
-    by_rule,
-    custom_rule,
-    out_of_place,
-    rule_for,
-)
+from graphxai.engine.plan import ReplayPlan
+from graphxai.engine.replay import Replay, by_rule, out_of_place, rule_for
 from graphxai.engine.request import STRUCTURE
+from graphxai.engine.rules import Rule
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
 from graphxai.runtime.notices import warn
 
@@ -76,7 +70,7 @@ class LedgerLines:
 
 def places_added(plan: ReplayPlan, op: Op) -> tuple[int, ...]:
     """Return the places of arguments that are added. A shift of a softmax's argument cancels."""
-    return () if op.number in plan.roles.shifts else kinds.operation(op.name).adds
+    return () if op.number in plan.roles.shifts else kinds.OPERATIONS[op.name].adds
 
 
 def modules_by_line(plan: ReplayPlan, lines: LedgerLines) -> dict[str, set[str]]:
@@ -118,14 +112,17 @@ class _ConstantDerivative:
         self.with_signal: set[int] = set()  # storages of constants to which signals are written
 
     def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Run an operation."""
+        """Run an operation. A norm's running statistics are constants that are added, too."""
         storage = self.plan.trace.memory.storage
         writes_to_signal = op.in_place and storage[op.args[0].slot] in self.with_signal
         if op.number in self.passing or writes_to_signal:
             if self._fills(op):
                 return self._filled(op, args, kwargs)
             self._put_constants(op, args)
-        return by_rule(op, args, kwargs, rule_for(self.plan, op, along=True))
+        rule, of_table = rule_for(self.plan, op), kinds.OPERATIONS[op.name].rule
+        if rule is None and of_table is not None and of_table.is_affine(op.args):
+            rule = of_table.forward
+        return by_rule(op, args, kwargs, rule)
 
     def _fills(self, op: Op) -> bool:
         """Whether an operation puts numbers among a signal's entries, or adds a number to it."""
@@ -134,9 +131,8 @@ class _ConstantDerivative:
         if op.name in kinds.ADDITIONS:
             return type(op.args[1]) is not Ref
         if op.name in kinds.ABOVE_ZERO | kinds.LOGARITHMS:  # a custom rule passes all on
-            ruled = built_in_rule(self.plan, op) is not None
-            return ruled and custom_rule(self.plan, op) is None
-        source = kinds.operation(op.name).source
+            return op.number in self.plan.built_in
+        source = kinds.OPERATIONS[op.name].source
         return op.name in kinds.FILLS and (source is None or type(op.args[source]) is not Ref)
 
     def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
@@ -278,7 +274,7 @@ def nonlinearities(plan: ReplayPlan) -> Iterator[Nonlinearity]:
     """Yield the steps that keep their ordinary gradient although a rule asks otherwise."""
     for op in plan.passing:
         taken = plan.taken[op.number]
-        if not taken or op.number in plan.shares or custom_rule(plan, op) is not None:
+        if not taken or op.number in plan.shares or op.number in plan.custom:
             continue
         step = _nonlinearity(plan, op, taken)
         if step is not None and (step.rule is None or getattr(plan.rules, step.rule)):
@@ -304,21 +300,22 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
         held = plan.roles.held.get(op.number, {})
         rules = (held[value] for value in factors if value in held)
         return Nonlinearity(next(rules, "attention"), what, op)
-    row = kinds.operation(op.name)
+    row = kinds.OPERATIONS[op.name]
     if "with_mean" in row.does and not _passes_first(plan, op):
         return None
-    if row.rule is not None and row.rule.asked_by == "activation" and built_in_rule(plan, op):
+    rule = plan.built_in.get(op.number)
+    if rule is not None and rule.asked_by == "activation":
         return None
     if op.name in kinds.LENGTHS and plan.rules.activation:
         return None
-    if is_root(op):
-        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op)
     if "prod" in op.args:  # a scatter that multiplies
         return Nonlinearity("activation", "prod", op)
     if op.name in kinds.KNOWN | kinds.NORMS or (
         row.rule is not None and row.rule.asked_by != "activation"
     ):
         return None
+    if is_root(op):
+        return Nonlinearity("layernorm", f"{op.name} that scales nothing", op)
     return Nonlinearity("activation", op.name, op)
 
 

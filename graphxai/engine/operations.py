@@ -322,8 +322,16 @@ _TABLE: list[Operation] = [
     *_rows("mkldnn_rnn_layer", parts=fused.lstm_layer),
     *_rows("_grouped_mm", parts=fused.grouped_mm),
 ]  # fmt: skip
-OPERATIONS: dict[str, Operation] = {row.name: row for row in _TABLE}
-_UNKNOWN = Operation("")
+
+
+class _ByName(dict[str, Operation]):
+    """The rows by name. An operation without a row has one that knows nothing."""
+
+    def __missing__(self, name: str) -> Operation:
+        return Operation("")
+
+
+OPERATIONS = _ByName({row.name: row for row in _TABLE})
 # what the nodes of PyTorch's autograd graph compute, by their names
 NODES_OF_GRAPH: dict[str, Saved] = {
     f"{row.name.strip('_').removesuffix('_forward').title().replace('_', '')}Backward{k}": saved
@@ -334,11 +342,6 @@ NODES_OF_GRAPH: dict[str, Saved] = {
 # a write into a view hides what was written; what it loses shows in the sum or in a comparison
 NODES_OF_GRAPH["torch::autograd::CopySlices"] = Saved("copy", (), {}, {})
 NODES_OF_GRAPH["torch::autograd::CopyBackwards"] = Saved("copy", (0, 1), {}, {})
-
-
-def operation(name: str) -> Operation:
-    """Return the row of an operation; one that knows nothing if it has no row."""
-    return OPERATIONS.get(name, _UNKNOWN)
 
 
 # operations that are written into a list
@@ -421,7 +424,7 @@ def operation_kind(func: Any) -> OperationKind:
     schema = func._schema
     full = schema.name.removeprefix("aten::")
     name = full if full.startswith("__") else full.rstrip("_")
-    row = operation(name)
+    row = OPERATIONS[name]
     aliased = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None]
     writes = ((k, argument.name) for k, argument in aliased if argument.alias_info.is_write)
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(

@@ -15,18 +15,18 @@ A value that depends on an input is live only if a gradient flows back to the in
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
+from graphxai.engine import operations as kinds
 from graphxai.engine.flow_queries import SizeComparison, factors_of
-from graphxai.engine.operations import CUTS, DETACHES, PASSES_ON, PRODUCTS, operation_kind, that
-from graphxai.engine.trace import Op, Trace, is_real, refs_in
+from graphxai.engine.rules import BuiltInRule, Rule
+from graphxai.engine.trace import NODES, WEIGHTS, Op, Ref, Trace, is_real, refs_in
 from graphxai.rules.conservative import Rules
+from graphxai.rules.operation_rule import OperationRule
 
-_COPIES = that("copies")
-
-Rule = Literal["attention", "layernorm", "activation"]
+_COPIES = kinds.that("copies")
 
 
 class AttentionProduct(NamedTuple):
@@ -77,10 +77,6 @@ class Roles:
     alike: list[list[int]] = field(default_factory=list)
     first_equal: list[int] = field(default_factory=list)
 
-    def hold(self, op: Op, value: int, rule: Rule) -> None:
-        """Note that `op` may hold a value constant, under a rule. The first rule stays."""
-        self.held.setdefault(op.number, {}).setdefault(value, rule)
-
     def notes(self) -> dict[int, str]:
         """Say the role of operations as text, by number, for `Trace.listing`."""
         notes: dict[int, list[str]] = {}
@@ -111,6 +107,9 @@ class ReplayPlan:
         taken: for the number of each operation the signals that it does not hold constant.
         shares: for the number of a product how much of its relevance it gives each factor, if
             not all.
+        custom: for the number of an operation the rule of `Rules.custom` that is in force for it.
+        built_in: for the number of an operation the rule of the package that is in force for it,
+            unless a custom one precedes it.
     """
 
     trace: Trace
@@ -120,7 +119,9 @@ class ReplayPlan:
     ops: tuple[Op, ...]
     passing: tuple[Op, ...]
     taken: dict[int, frozenset[int]]
-    shares: dict[int, dict[int, float]]
+    shares: dict[int, dict[int, float]] = field(default_factory=dict)
+    custom: dict[int, OperationRule] = field(default_factory=dict)
+    built_in: dict[int, BuiltInRule] = field(default_factory=dict)
 
 
 class ValueReplacement(NamedTuple):
@@ -140,13 +141,60 @@ def make_plan(trace: Trace, roles: Roles, rules: Rules, bits: int = -1) -> Repla
 
     Args:
         bits: the bits of these inputs, by default of all.
+
+    Raises ValueError if a custom rule would act on another argument than the first.
     """
     planner = _Planner(trace, roles, rules, bits)
     ops, passing = (
         tuple(trace.ops[k] for k in sorted(numbers)) for numbers in (planner.ops, planner.passing)
     )
-    shares = {op.number: share for op in ops if (share := planner.shares(op)) is not None}
-    return ReplayPlan(trace, roles, rules, planner.signal, ops, passing, planner.taken, shares)
+    plan = ReplayPlan(trace, roles, rules, planner.signal, ops, passing, planner.taken)
+    for op in ops:
+        if (shares := planner.shares(op)) is not None:
+            plan.shares[op.number] = shares
+        if not any(plan.signal[ref.value] for ref in op.reads):
+            continue
+        if (custom := _custom_rule(plan, op)) is not None:
+            plan.custom[op.number] = custom
+        elif (rule := _built_in_rule(plan, op)) is not None:
+            plan.built_in[op.number] = rule
+    return plan
+
+
+def make_plans(trace: Trace, roles: Roles, rules: Rules) -> tuple[ReplayPlan, ReplayPlan]:
+    """Return the plan for relevance of the nodes, and that for relevance of all inputs."""
+    of_nodes, flow = make_plan(trace, roles, rules, NODES), trace.flow
+    made = (live for maker, live in zip(flow.maker, flow.live, strict=True) if maker >= 0)
+    if any(live & ~NODES & ~WEIGHTS for live in made):
+        return of_nodes, make_plan(trace, roles, rules)
+    return of_nodes, of_nodes
+
+
+def _custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
+    """Return the custom rule for an operation on signals, if there is one.
+
+    Raises ValueError unless the only signal is the first argument, for which rules are written.
+    """
+    rule = plan.rules.custom_rule(kinds.OPERATIONS[op.name].called) if plan.rules.custom else None
+    signals = {ref.value for ref in op.reads if plan.signal[ref.value]}
+    if rule is None or (type(op.args[0]) is Ref and signals == {op.args[0].value}):
+        return rule
+    raise ValueError(
+        f"a custom rule acts on {rule.operation!r} of one signal, its first argument; in"
+        f" {op.path or 'the model'} other arguments depend on the input."
+    )
+
+
+def _built_in_rule(plan: ReplayPlan, op: Op) -> BuiltInRule | None:
+    """Return the rule of the package that is in force for an operation on signals, if there is one.
+
+    A norm with running statistics is affine and needs no rule.
+    """
+    rule = kinds.OPERATIONS[op.name].rule
+    if rule is None or not rule.fits(op.args) or op.number in plan.roles.softmax:
+        return None
+    in_force = bool(getattr(plan.rules, rule.asked_by)) and not rule.is_affine(op.args)
+    return rule if in_force else None
 
 
 class _Planner:
@@ -192,7 +240,7 @@ class _Planner:
         held = self.roles.held.get(op.number, {})
         read = {ref.value for ref in op.reads if self.signal[ref.value]}
         read -= {value for value, rule in held.items() if getattr(self.rules, rule)}
-        if len(read) > 1 and op.name in PRODUCTS:
+        if len(read) > 1 and op.name in kinds.PRODUCTS:
             factors = [value for value in factors_of(op) if value in read]
             of_nodes = [value for value in factors if self.trace.flow.live[value] & 1]
             if 0 < len(of_nodes) < len(factors):
@@ -272,7 +320,7 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
         history = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
         if "DifferentiableGraph" in history:  # TorchScript writes this backward pass
             passes, arriving = True, _rewrite_script(trace, op)
-        elif op.name in CUTS:
+        elif op.name in kinds.CUTS:
             passes = False
         elif op.grad_enabled and op.name in _COPIES and (read.is_conj() or read.is_neg()):
             passes = True  # a copy below autograd carries out a conjugation, or a sign
@@ -287,7 +335,7 @@ def _decide(trace: Trace, op: Op, graded: bool) -> None:
             passes = tensor.requires_grad
         if passes:
             trace.flow.live[ref.value] = arriving & depends
-        elif is_real(tensor) and op.name not in CUTS:  # other inputs need no gradient
+        elif is_real(tensor) and op.name not in kinds.CUTS:  # other inputs need no gradient
             trace.flow.live[ref.value] = arriving & depends & ~1
 
 
@@ -308,11 +356,11 @@ def _rewrite_script(trace: Trace, op: Op) -> int:
     gradients flow to.
     """
     inside, arriving = _passing_on(
-        trace, op, lambda current, _: current.name not in DETACHES or current is op
+        trace, op, lambda current, _: current.name not in kinds.DETACHES or current is op
     )
     for current in inside:
-        if current.name in DETACHES:
-            current.func, current.name = PASSES_ON, operation_kind(PASSES_ON).name
+        if current.name in kinds.DETACHES:
+            current.func, current.name = kinds.PASSES_ON, kinds.operation_kind(kinds.PASSES_ON).name
             if current is not op:
                 trace.flow.live[current.out] = trace.flow.live[current.reads[0].value]
     return arriving

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from graphxai.engine import operations as kinds
+from graphxai.engine.flow_queries import ancestors
 from graphxai.engine.ledger import (
     BIASES,
     CONSTANTS,
@@ -18,11 +19,11 @@ from graphxai.engine.ledger import (
     warn_of_nonlinearities,
     warn_of_random_numbers,
 )
-from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plan
-from graphxai.engine.replay import Replay, acting_rules
-from graphxai.engine.request import NODES, PassRequest, record_pass
+from graphxai.engine.plan import ReplayPlan, ValueReplacement, make_plans
+from graphxai.engine.replay import Replay
+from graphxai.engine.request import PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, is_real
+from graphxai.engine.trace import NODES, WEIGHTS, Op, Ref, Trace, is_real
 from graphxai.rules.conservative import Rules
 from graphxai.rules.tape import DeferredShares, Tape
 from graphxai.runtime.notices import warn
@@ -38,7 +39,7 @@ def pass_by_recording(request: PassRequest, rules: Rules, tape: Tape | None) -> 
     """
     outputs, plan, shares = run_recorded(request, rules, tape is not None)
     if tape is not None:
-        tape.acting_rules |= acting_rules(plan)
+        tape.acting_rules.update(plan.custom.values())
         tape.deferred_shares = shares
         unseen = unseen_constants(plan, request)
         request.memory.explain_failure(request.name, rules, plan.trace, unseen)
@@ -56,9 +57,8 @@ def run_recorded(
     trace = record_pass(request)
     warn_of_random_numbers(request.name, trace)
     roles = find_roles(trace)
-    plan = of_nodes = make_plan(trace, roles, rules, NODES)
-    if (with_shares or request.leaves) and trace.live_inputs & ~NODES:
-        plan = make_plan(trace, roles, rules)
+    of_nodes, plan = make_plans(trace, roles, rules)
+    plan = plan if with_shares or request.leaves else of_nodes
     warn_of_nonlinearities(request.name, plan)
     outputs = Replay(of_nodes, {trace.slot_of(NODES): request.rows}).output()
     outputs = connected_to_nodes(outputs, request)
@@ -107,7 +107,7 @@ def _comes_from_a_buffer(trace: Trace, ref: Ref) -> bool:
     def made_of_weights(_: int, op: Op) -> list[int]:
         return [read.value for read in op.reads if depends[read.value] & WEIGHTS]
 
-    for value in trace.ancestors(ref.value, made_of_weights):
+    for value in ancestors(trace, ref.value, made_of_weights):
         from_model = trace.op_of(value) is None and depends[value] & WEIGHTS
         tensor = trace.tensor(value)
         if from_model and is_real(tensor) and not isinstance(tensor, nn.Parameter):

@@ -17,7 +17,7 @@ from graphxai.engine import operations as kinds
 from graphxai.engine.autograd_graph import in_order
 from graphxai.engine.fused import laid_out_like
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
-from graphxai.engine.rules import BuiltInRule, Function, affine, per_channel
+from graphxai.engine.rules import Function, affine, per_channel
 from graphxai.engine.trace import (
     WEIGHTS,
     Op,
@@ -158,46 +158,12 @@ def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function 
     return args[0].copy_(out) if op.in_place else out
 
 
-# -- where a rule is in force: one of `Rules.custom` precedes those built in -----------------------
-
-
-def rule_for(plan: ReplayPlan, op: Op, along: bool = False) -> Function | None:
-    """Return the function that takes an operation's place, or None if no rule is in force for it.
-
-    A norm with running statistics is affine and needs no rule.
-
-    Args:
-        along: whether it gets one all the same, so that its statistics count as constants that
-            are added.
-    """
-    custom = custom_rule(plan, op)
-    if custom is not None:
-        return partial(apply_custom_rule, custom, kinds.operation(op.name))
-    rule = built_in_rule(plan, op, along)
+def rule_for(plan: ReplayPlan, op: Op) -> Function | None:
+    """Return the function that takes an operation's place, or None if it has no rule."""
+    if (custom := plan.custom.get(op.number)) is not None:
+        return partial(apply_custom_rule, custom, kinds.OPERATIONS[op.name])
+    rule = plan.built_in.get(op.number)
     return None if rule is None else rule.forward
-
-
-def custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
-    """Return the custom rule that is in force for an operation, if there is one.
-
-    Raises ValueError unless the only signal is the first argument, for which rules are written.
-    """
-    rule = plan.rules.custom_rule(kinds.operation(op.name).called) if plan.rules.custom else None
-    signals = {ref.value for ref in op.reads if plan.signal[ref.value]} if rule else set()
-    if rule is None or not signals:
-        return None
-    if not isinstance(op.args[0], Ref) or signals != {op.args[0].value}:
-        raise ValueError(
-            f"a custom rule acts on {rule.operation!r} of one signal, its first argument; in"
-            f" {op.path or 'the model'} other arguments depend on the input."
-        )
-    return rule
-
-
-def acting_rules(plan: ReplayPlan) -> set[OperationRule]:
-    """Return the custom rules for operations that act on signals in a pass."""
-    rules = (custom_rule(plan, op) for op in plan.passing if plan.rules.custom)
-    return {rule for rule in rules if rule is not None}
 
 
 def apply_custom_rule(
@@ -212,21 +178,6 @@ def apply_custom_rule(
     if bias is None:
         return y
     return (per_channel if "by_group" in row.does else affine)(y, None, bias)
-
-
-def built_in_rule(plan: ReplayPlan, op: Op, along: bool = False) -> BuiltInRule | None:
-    """Return the rule of the package that is in force for an operation, if there is one.
-
-    Args:
-        along: as for `rule_for`.
-    """
-    rule = kinds.operation(op.name).rule
-    if rule is None or not rule.fits(op.args) or op.number in plan.roles.softmax:
-        return None
-    if not any(plan.signal[ref.value] for ref in op.reads):
-        return None
-    in_force = along if rule.is_affine(op.args) else bool(getattr(plan.rules, rule.asked_by))
-    return rule if in_force else None
 
 
 # -- the proof that nothing is lost ----------------------------------------------------------------

@@ -155,7 +155,6 @@ def _plain(operation: str) -> str:
 
 
 STRUCTURE = {"edge_index", "batch", "ptr"}  # indices, which choose among parameters
-NODES = 1  # the bit of the nodes' rows; those of the graph's other attributes follow
 # errors of models that were written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
 
@@ -239,11 +238,14 @@ class PassRequest:
         others = self.others.items()
         return {n: t for n, t in others if n not in STRUCTURE and not t.is_floating_point()}
 
-    def reading_leaves(self) -> "PassRequest | None":
-        """Return the request of a pass that reads the leaves, or None if they are not real.
+    def for_hooks(self, rules: Rules) -> "PassRequest | None":
+        """Return the request of a pass by hooks, which reads the leaves.
 
-        Integers, such as types of bonds, have leaves that the model does not read.
+        Returns None if hooks are not worth a try, or leaves are not real: integers, such as types
+        of bonds, have leaves that the model does not read.
         """
+        if not self.memory.allows_hooks(rules):
+            return None
         if not self.leaves:
             return self
         if self.call_with_leaves is None or not all(

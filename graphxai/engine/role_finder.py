@@ -3,27 +3,31 @@
 `find_roles` is the entry; `roles` says what roles there are.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import permutations
 
 import torch
 
 from graphxai.engine import operations as kinds
 from graphxai.engine.flow_queries import (
     FlowQueries,
-    both_ways,
+    ancestors,
     first_of_equals,
+    index_of,
     is_narrower,
-    is_root,
     is_smaller,
-    is_sparse_softmax,
 )
-from graphxai.engine.plan import AttentionProduct, Roles, Rule
+from graphxai.engine.plan import AttentionProduct, Roles
+from graphxai.engine.rules import Rule
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace
 
+TOLERANCE = 1e-3  # of sums that are one
 _OF_SUMS = kinds.LOGARITHMS - kinds.LOG_SOFTMAX
-_WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
+_BROADCASTS = kinds.INDEXES | kinds.WHOLE  # they broadcast the maximum of a group to its members
+_POWERS = kinds.that("power")
+_KEEPDIM = -1  # in place of the index of the groups
 _OF_MULTIPLES = kinds.SAME | kinds.SCALINGS
 _OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | kinds.that("negates")
 _OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | kinds.ADDS
@@ -60,7 +64,7 @@ class _RoleFinder(FlowQueries):
         self._weights = {op.number for op in weights}
         for op in weights:
             for product, value in self.products_with_others(op.out):
-                self.roles.hold(product, value, "attention")
+                self._hold(product, value, "attention")
                 self.roles.attention.append(AttentionProduct(product, value, op))
             self._mark_softmax(op.out)
             self._mark_shifts(op)
@@ -68,10 +72,17 @@ class _RoleFinder(FlowQueries):
             if op.name in kinds.GATES:
                 self._mark_gate(op)
         for op in signals:
-            if op.name in kinds.SCALINGS and len(self.factors(op)) == 2:
-                self._mark_factor(op) or self._mark_linear_attention(op)
+            if op.name in kinds.SCALINGS and len(self.factors[op.number]) == 2:
+                if (factor := self.factor_of_signal(op)) is not None:
+                    self._hold(op, *factor)
+                else:
+                    self._mark_linear_attention(op)
         products = (op for op in signals if op.name in kinds.PRODUCTS - kinds.QUOTIENTS)
-        self.roles.products |= {op.number for op in products if len(self.factors(op)) == 2}
+        self.roles.products |= {op.number for op in products if len(self.factors[op.number]) == 2}
+
+    def _hold(self, op: Op, value: int, rule: Rule) -> None:
+        """Note that an operation may hold a value constant, under a rule. The first rule stays."""
+        self.roles.held.setdefault(op.number, {}).setdefault(value, rule)
 
     def products_with_others(
         self, start: int, argument: int | None = None
@@ -89,7 +100,7 @@ class _RoleFinder(FlowQueries):
         while todo:
             op = self.trace.ops[heappop(todo)]
             if op.name in kinds.PRODUCTS and not self._makes_other_weights(op, derived, argument):
-                factors = self.factors(op)
+                factors = self.factors[op.number]
                 from_start = [value for value in factors if value in derived]
                 if from_start and len(from_start) < len(factors):
                     yield op, from_start[0]
@@ -106,7 +117,7 @@ class _RoleFinder(FlowQueries):
 
     def _is_sum_of(self, op: Op, values: set[int]) -> bool:
         """Whether all signals in an addition are among these values, or are other attention."""
-        others = (value for value in self.live_reads(op) if value not in values)
+        others = (value for value in self.reads[op.number] if value not in values)
         multiples = (self.makers(value, _OF_MULTIPLES) for value in others)
         return all(any(op.number in self._weights for op in makers) for makers in multiples)
 
@@ -120,7 +131,7 @@ class _RoleFinder(FlowQueries):
         """
         if op.name not in kinds.TIMES or op.in_place:
             return False
-        factors = self.factors(op)
+        factors = self.factors[op.number]
         if len(factors) != 2 or sum(value in derived for value in factors) != 1:
             return False
         weights, other = sorted(factors, key=lambda value: value not in derived)
@@ -142,11 +153,11 @@ class _RoleFinder(FlowQueries):
 
     def _multiplies_values(self, op: Op, weights: set[int]) -> bool:
         """Whether a product is of weights and values that are no weights, nor made of them."""
-        factors = self.factors(op) if op.name in kinds.PRODUCTS else []
+        factors = self.factors[op.number] if op.name in kinds.PRODUCTS else []
         if len(factors) != 2 or sum(value in weights for value in factors) != 1:
             return False
         (values,) = (value for value in factors if value not in weights)
-        behind = self.trace.ancestors(values, lambda _, op: self.live_reads(op))
+        behind = ancestors(self.trace, values, lambda _, op: self.reads[op.number])
         return values not in self.roles.held.get(op.number, ()) and weights.isdisjoint(behind)
 
     # -- attention and gates -------------------------------------------------------------------
@@ -158,12 +169,12 @@ class _RoleFinder(FlowQueries):
         if op.name in kinds.SCALINGS and self._is_normalised(op):
             return True
         exponential = op.name in kinds.EXPONENTIALS  # of a `log_softmax`, or `s - logsumexp(s)`
-        before = self.makers(self.live_reads(op)[0], _OF_DIFFERENCES) if exponential else ()
-        return is_sparse_softmax(self, op) or any(by.name in kinds.LOGARITHMS for by in before)
+        before = self.makers(self.reads[op.number][0], _OF_DIFFERENCES) if exponential else ()
+        return self._is_sparse_softmax(op) or any(by.name in kinds.LOGARITHMS for by in before)
 
     def _is_normalised(self, op: Op) -> bool:
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
-        pairs = self.pairs(op)
+        pairs = self.pairs[op.number]
         if op.name in kinds.TIMES:
             inverse = {
                 value for value in sum(pairs, ()) if self.trace.op_name(value) in kinds.INVERSES
@@ -184,28 +195,53 @@ class _RoleFinder(FlowQueries):
         """Mark `s - m` in `exp(s - m) / sum(exp(s - m))`, where m is the maximum of the group."""
         if op.name not in kinds.SCALINGS:
             return
-        for above, below in both_ways(self.factors(op)):
-            sums = [self.group(by, kinds.SUMS) for by in self.makers(below, kinds.OF_A_SUM)]
+        for above, below in permutations(self.factors[op.number], 2):
+            sums = [self._group(by, kinds.SUMS) for by in self.makers(below, kinds.OF_A_SUM)]
             exps = (by for by in self.makers(above, kinds.SAME) if by.name in kinds.EXPONENTIALS)
             for sub in (by for exp in exps for by in self.makers(exp.reads[0].value, kinds.SAME)):
                 shift = sub.args[1] if sub.name in kinds.SUBTRACTS else None
                 if type(shift) is Ref:
-                    group = self.group_of_maximum(shift.value)
+                    group = self._group_of_maximum(shift.value)
                     if group is not None and group in sums:
                         self.roles.shifts.add(sub.number)
 
+    def _group_of_maximum(self, value: int) -> tuple[object, int] | None:
+        """Return the groups whose maximum this value holds, broadcast to their members."""
+        op, index = self.trace.op_of(value), _KEEPDIM
+        while op is not None and op.name in _BROADCASTS:
+            if op.name in kinds.INDEXES:
+                by = index_of(op)
+                by = by[0] if isinstance(by, list | tuple) and len(by) == 1 else by
+                if type(by) is not Ref:
+                    return None
+                index = self.trace.origin(by.value, kinds.WHOLE)
+            op = self.trace.op_of(op.reads[0].value)
+        groups = None if op is None else self._group(op, kinds.LARGEST)
+        return groups if groups is not None and groups[1] == index else None
+
+    def _group(self, op: Op, names: Set[str]) -> tuple[object, int] | None:
+        """Return the axes of a reduction and the index of its groups; `_KEEPDIM` if axes stay."""
+        if op.name not in names or len(op.args) < 3:
+            return None
+        dims, by = op.args[1:3]
+        dims = dims if isinstance(dims, list | tuple) else [dims]
+        axes = tuple(dim % len(self.trace.shape(op.out)) for dim in dims)
+        if type(by) is Ref:
+            return axes, self.trace.origin(by.value, kinds.WHOLE)
+        return (axes, _KEEPDIM) if by is True else None
+
     def _mark_gate(self, op: Op) -> None:
         """Mark the products of a gate as those of an activation or of attention."""
-        argument = self.root(self.live_reads(op)[0])
+        argument = self.root(self.reads[op.number][0])
         for product, value in self.products_with_others(op.out, argument):
-            others = [v for v in self.factors(product) if v != value]
+            others = [v for v in self.factors[product.number] if v != value]
             if any(self.is_of_gates(other) for other in others):
                 continue
             gates_itself = any(self.root(other) == argument for other in others)
-            self.roles.hold(product, value, "activation" if gates_itself else "attention")
+            self._hold(product, value, "activation" if gates_itself else "attention")
         for product, gates in self.users(op.out, _OF_COMPLEMENTS):
             if self._is_of_constant_rows(product, gates, op.out):
-                self.roles.hold(product, self.factors(product)[0], "attention")
+                self._hold(product, self.factors[product.number][0], "attention")
 
     def _is_of_constant_rows(self, op: Op, gates: set[int], gate: int) -> bool:
         """Whether a product is of a gate and a constant that the pass made, entry by entry.
@@ -213,7 +249,7 @@ class _RoleFinder(FlowQueries):
         Args:
             gates: the values that are made of the gate.
         """
-        if op.name not in kinds.TIMES or len(self.factors(op)) != 1 or len(op.reads) != 2:
+        if op.name not in kinds.TIMES or len(self.factors[op.number]) != 1 or len(op.reads) != 2:
             return False
         (other,) = (ref.value for ref in op.reads if ref.value not in gates)
         return self.trace.flow.maker[other] >= 0 and self.compare_sizes(
@@ -226,7 +262,7 @@ class _RoleFinder(FlowQueries):
         That is `(w v) / sum(w)`, and `q (k^T v) / (q sum(k))`, whose matrix is never computed.
         Returns whether `op` is such a quotient.
         """
-        for above, below in self.pairs(op):
+        for above, below in self.pairs[op.number]:
             products, share = self._divided_by_a_channel(above, below), 1.0  # w has half already
             if not products:
                 products, share = self._divided_at_the_end(above, below), 1 / 2
@@ -234,17 +270,17 @@ class _RoleFinder(FlowQueries):
                 products = products or self._linear_attention(above, product)
             if not products:
                 continue
-            self.roles.hold(op, below, "attention")
+            self._hold(op, below, "attention")
             self.roles.shares[op.number] = {above: 1, below: share}
             self._mark_softmax(below)
             for product, weights in products:
-                self.roles.hold(product, weights, "attention")
+                self._hold(product, weights, "attention")
             if len(products) == 1:  # the trace has the matrix
                 self._mark_softmax(products[0][1])
                 self.roles.attention.append(AttentionProduct(*products[0], op, below))
             else:  # the values in q (k^T v) get half, and q and k a quarter each, as in (q k^T) v
                 for (product, query_or_key), part in zip(products, (1 / 4, 1 / 3), strict=True):
-                    shares = dict.fromkeys(self.factors(product), 1 - part)
+                    shares = dict.fromkeys(self.factors[product.number], 1 - part)
                     self.roles.shares[product.number] = shares | {query_or_key: part}
             return True
         return False
@@ -252,7 +288,7 @@ class _RoleFinder(FlowQueries):
     def _divided_at_the_end(self, above: int, below: int) -> list[tuple[Op, int]]:
         """Return the product `w v` and its weights, if `below` is the sum of these weights."""
         for product in self.products_behind(above):
-            weights = self.are_summed_in(below, self.factors(product))
+            weights = self.are_summed_in(below, self.factors[product.number])
             if weights is not None:
                 return [(product, weights)]
         return []
@@ -266,11 +302,12 @@ class _RoleFinder(FlowQueries):
             return []
         of_both = [op for op in self.products_behind(above) if op in self.products_behind(below)]
         for product in of_both:
-            for weights, values in both_ways(self.factors(product)):
+            for weights, values in permutations(self.factors[product.number], 2):
                 if self.is_joined_with_ones(values):
                     return [(product, weights)]
                 for inner in self.products_behind(values):
-                    for key, joined in both_ways(self.factors(inner)) if inner != product else ():
+                    pairs = permutations(self.factors[inner.number], 2)
+                    for key, joined in pairs if inner != product else ():
                         if self.is_joined_with_ones(joined):
                             return [(product, weights), (inner, key)]
         return []
@@ -280,8 +317,8 @@ class _RoleFinder(FlowQueries):
 
         If the trace has the matrix, return the product `(q k^T) v` with the matrix.
         """
-        sums = [self.behind(value, _OF_PROJECTIONS) for value in self.factors(below)]
-        factors = [self.behind(value, kinds.SAME) for value in self.factors(below)]
+        sums = [self.behind(value, _OF_PROJECTIONS) for value in self.factors[below.number]]
+        factors = [self.behind(value, kinds.SAME) for value in self.factors[below.number]]
         keys: dict[int, list[tuple[int, int]]] = {}  # of each product, with its other factor
 
         def is_of(value: int, groups: list[set[int]]) -> list[bool]:
@@ -295,12 +332,12 @@ class _RoleFinder(FlowQueries):
         for outer in self.products_behind(above):
             if outer is below:
                 continue
-            for query, rest in both_ways(self.factors(outer)):
+            for query, rest in permutations(self.factors[outer.number], 2):
                 for inner in self.products_behind(rest):
                     if inner is outer or inner is below:
                         continue
                     if inner.number not in keys:  # most products have no key
-                        pairs = both_ways(self.factors(inner))
+                        pairs = permutations(self.factors[inner.number], 2)
                         keys[inner.number] = [pair for pair in pairs if any(is_of(pair[0], sums))]
                     for key, other in keys[inner.number]:
                         if are_query_and_key(query, key):
@@ -309,56 +346,46 @@ class _RoleFinder(FlowQueries):
                             return [(outer, rest)]
         return []
 
-    # -- factors of the signal itself ----------------------------------------------------------
+    # -- sparsemax and entmax written out ------------------------------------------------------
 
-    def _mark_factor(self, op: Op) -> bool:
-        """Mark `g(x)` in `x g(x)`, or the length of x where x is divided by it.
+    def _is_sparse_softmax(self, op: Op) -> bool:
+        """Whether an operation makes weights that sum to one by a threshold of their own logits.
 
-        Returns whether the product has such a factor.
+        Models write out `max(z - t, 0)`, or a power of it. The threshold t is computed from z
+        itself, by sorting or by bisection, so that the results sum to one (Martins and Astudillo,
+        ICML 2016; Peters, Niculae and Martins, ACL 2019). They weigh values as a softmax does.
         """
-        factors: list[tuple[Rule, Callable[[int, int], bool]]] = [
-            ("activation", self._is_entrywise), ("layernorm", self._is_scale_of)
-        ]  # fmt: skip
-        if op.name in kinds.QUOTIENTS:
-            factors.append(("activation", self._are_of_one_signal))
-        for rule, fits in factors:
-            for x, factor in self.pairs(op):
-                if fits(factor, x):
-                    self.roles.hold(op, factor, rule)
-                    return True
-        return False
-
-    def _are_of_one_signal(self, below: int, above: int) -> bool:
-        """Whether both parts of a quotient are made of one signal, entry by entry, as in tanh."""
-        signals = set()
-        for part in (above, below):
-            for value in self.back(part, kinds.ENTRYWISE, lambda _: False):
-                if not self.compare_sizes(torch.Size.__eq__, value, part):
-                    return False
-                if self.trace.op_name(value) not in kinds.ENTRYWISE:
-                    signals.add(value)
-        return len(signals) == 1
-
-    def _is_entrywise(self, g: int, x: int) -> bool:
-        """Whether g is made of x and constants, entry by entry, and is no multiple of x."""
-        root = self.root(x)
-        back = self.back(g, kinds.ENTRYWISE, lambda value: self.root(value) == root)
-        return self.root(g) != root and all(
-            self.root(value) == root
-            or (
-                self.trace.op_name(value) in kinds.ENTRYWISE
-                and self.compare_sizes(torch.Size.__eq__, value, g)
-            )
-            for value in back
-        )
-
-    def _is_scale_of(self, scale: int, x: int) -> bool:
-        """Whether a value is a root of sums of squares of x, or of x before it was centred."""
-        makers = self.makers(scale, kinds.OF_A_SCALE)
-        if not any(map(is_root, makers)) or not any(op.name in kinds.SUMMING for op in makers):
+        if op.name not in _POWERS | kinds.CLAMPS or type(op.args[0]) is not Ref:
             return False
-        behind_x = self.behind(x, _WITHOUT_CLAMPS)
-        behind_scale = self.behind(scale, kinds.OF_A_SCALE) - {scale}
-        return bool(behind_x & behind_scale) and self.is_made_of(
-            scale, behind_x.__contains__, kinds.OF_A_SCALE | kinds.SUBTRACTS
+        base = op if op.name in kinds.CLAMPS else self._maker(op.args[0], kinds.CLAMPS)
+        if base is None or len({ref.value for ref in op.reads if self.live[ref.value]}) != 1:
+            return False
+        below = base.args[0]
+        above = self._maker(below, kinds.SUBTRACTS) if type(below) is Ref else None
+        if above is None or len(above.reads) != 2 or not self.live[above.reads[0].value]:
+            return False
+        logits, threshold = (ref.value for ref in above.reads)
+        depends = self.trace.flow.depends
+        return (
+            self.compare_sizes(is_smaller, threshold, logits)
+            and bool(depends[threshold] & depends[logits])
+            and self._sums_to_one(op)
         )
+
+    def _maker(self, ref: Ref, names: Set[str]) -> Op | None:
+        """Return the operation of such a name that made a value, if it was only moved since."""
+        op = self.trace.op_of(self.trace.origin(ref.value, kinds.SAME))
+        return op if op is not None and op.name in names else None
+
+    def _sums_to_one(self, op: Op) -> bool:
+        """Whether the recorded results sum to one along an axis, where they are not all zero."""
+        weights = self.trace.tensor(op.out).detach()
+        if not weights.numel() or bool((weights < 0).any()):
+            return False
+        for axis in range(weights.dim()):
+            sums = weights.double().sum(axis)
+            if weights.shape[axis] > 1 and bool(
+                (((sums - 1).abs() < TOLERANCE) | (sums == 0)).all()
+            ):
+                return bool(sums.any())
+        return False

@@ -10,7 +10,7 @@ compare both ways on random inputs.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from graphxai.rules.operation_rule import BoundOperation, constant_ratio, gelu_r
 
 Node: TypeAlias = Any  # a node of PyTorch's autograd graph
 Function: TypeAlias = Callable[..., Any]
+Rule: TypeAlias = Literal["attention", "layernorm", "activation"]  # a field of `Rules`
 ToInput: TypeAlias = Callable[[Tensor], Tensor]  # from the gradient at the result to the input's
 
 
@@ -39,7 +40,7 @@ class BuiltInRule(NamedTuple):
         is_affine: whether it is affine with these arguments, so that it needs no rule.
     """
 
-    asked_by: str
+    asked_by: Rule
     forward: Function
     backward: Callable[[Node, BoundOperation], ToInput] | None = None
     fits: Callable[[Sequence[Any]], bool] = lambda args: True

@@ -26,8 +26,9 @@ from graphxai.engine.plan import make_plan
 from graphxai.engine.recorded_pass import connected_to_nodes, pass_by_recording
 from graphxai.engine.recording import Recording, is_recording
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import NODES, NodeLayout, PassRequest
+from graphxai.engine.request import NodeLayout, PassRequest
 from graphxai.engine.role_finder import find_roles
+from graphxai.engine.trace import NODES
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.module_rule import CustomRule, computing_by_rules
@@ -42,12 +43,11 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
     if tape is not None and not tape.with_biases:
         memory.note_pass("recording")
         return _pass_with_attention(request, rules, tape)
-    hookable = request.reading_leaves() if memory.allows_hooks(rules) else None
-    if tape is not None and hookable is not None:
+    if tape is not None and (hookable := request.for_hooks(rules)) is not None:
         try:
             outputs, tape.deferred_shares = pass_by_hooks(hookable, rules)
             memory.note_pass("hooks", unchanged=not request.under_rules)
-            return connected_to_nodes(outputs, request)
+            return outputs
         except Opaque as why:
             memory.note_failure(rules, why)
         except Exception as error:  # the recorded pass raises it again if it is the model's

@@ -10,7 +10,7 @@ type. It is *live* if a gradient flows back, too. `detach`, `no_grad`, rounding 
 the gradient, but not the data.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 NESTED = (tuple, list, dict)  # the containers that arguments may hold
 WITH_TENSORS = (Tensor, *NESTED)
+NODES = 1  # the bit of the nodes' rows; those of the graph's other attributes follow
 WEIGHTS = 1 << 62  # the bit of all tensors that the model keeps
 
 
@@ -180,14 +181,6 @@ class Trace:
         self.memory.latest[slot] = self.flow.add(slot, maker, depends, live)
         return self.memory.latest[slot]
 
-    @property
-    def live_inputs(self) -> int:
-        """The bits of the inputs to which gradients of results flow back."""
-        live = 0
-        for value, maker in enumerate(self.flow.maker):
-            live |= self.flow.live[value] if maker >= 0 else 0
-        return live & ~WEIGHTS
-
     def touching(self, slot: int) -> list[int]:
         """Return the operations that make or write to any view of a slot's storage."""
         count, by_storage = self._touching
@@ -242,22 +235,6 @@ class Trace:
         while (op := self.op_of(value)) is not None and op.name in through:
             value = op.reads[0].value
         return value
-
-    def ancestors(self, value: int, further: Callable[[int, Op], Iterable[int]]) -> Iterator[int]:
-        """Yield a value and those it is made of.
-
-        Args:
-            further: says, for a value and the operation that made it, which values to go on
-                with.
-        """
-        visited, todo = {value}, [value]
-        while todo:
-            value = todo.pop()
-            yield value
-            if (op := self.op_of(value)) is not None:
-                new = set(further(value, op)) - visited
-                visited |= new
-                todo.extend(new)
 
     def listing(self, notes: Mapping[int, str] | None = None) -> str:
         """Write the operations as text, one in a line.

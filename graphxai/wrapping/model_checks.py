@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from graphxai.engine.ledger import modules_with_cuts
 from graphxai.engine.plan import make_plan
 from graphxai.engine.positive.rules import ALL_CONSTANT
-from graphxai.engine.request import NODES, PassRequest, record_pass
+from graphxai.engine.request import PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
+from graphxai.engine.trace import NODES
 from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule
 from graphxai.runtime.modules import all_modules, uncompiled

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import graphxai
-from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS, operation
+from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS
 from graphxai.engine.positive.rules import RULES
 
 ENGINE = Path(graphxai.__file__).parent / "engine"
@@ -82,6 +82,6 @@ def test_what_a_node_saves_is_what_the_table_says():
 
 
 def test_an_operation_without_a_row_keeps_its_gradient():
-    row = operation("an operation of tomorrow")
+    row = OPERATIONS["an operation of tomorrow"]
     assert row.rule is None
     assert row.positive == "by_entry"

@@ -13,7 +13,7 @@ import graphxai as gx
 
 PACKAGE = Path(gx.__file__).parent
 ENGINE = str(PACKAGE / "engine")
-FIRST, LATER = 58, 23  # ceilings: lower them when a pass enters less
+FIRST, LATER = 35, 16  # ceilings: lower them when a pass enters less
 
 
 class Attending(nn.Module):

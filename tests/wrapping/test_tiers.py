@@ -14,13 +14,14 @@ from composed import PARTS, Block, Composed, Pool, expected
 from composed import differences as differences_of
 from composed import graph as composed_graph
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch_geometric.nn import GINEConv, GPSConv, global_add_pool
 
 import graphxai as gx
 from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper
 from graphxai.engine.hooked_pass import AFFINE
-from graphxai.engine.hooked_plan import hooks_of, install_hooks
-from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS, Operation, operation
+from graphxai.engine.hooked_plan import hooks_of
+from graphxai.engine.operations import NODES_OF_GRAPH, OPERATIONS, Operation
 from graphxai.engine.plan import make_plan
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import Replay
@@ -86,11 +87,13 @@ def by_hooks(function: nn.Module, x: torch.Tensor, weights: torch.Tensor) -> tor
     leaf = x.clone().requires_grad_()
     with ValueKeeper({}) as keeper:
         y = function(leaf)
-    graph = AutogradGraph(y, {leaf: 1})
+    graph = AutogradGraph(y, {get_gradient_edge(leaf).node: 1})
     keeper.give_to(graph.nodes)
     trace = graph.trace()
     plan = make_plan(trace, find_roles(trace), AFFINE)
-    install_hooks(hooks_of(plan, {}), [graph.nodes[place] for place in trace.places])
+    for number, hook_of in hooks_of(plan, {}):
+        node = graph.nodes[trace.places[number]]
+        node.register_hook(hook_of(node))
     return torch.autograd.grad((y * weights).sum(), leaf)[0]
 
 
@@ -119,7 +122,7 @@ def test_a_rule_passes_back_the_same_by_hooks_as_by_replay(name):
 
 def test_every_rule_that_hooks_can_follow_is_tried_here():
     results_only = {"exp", "var_mean"}  # their nodes say too little
-    hooked = {saved.name for saved in NODES_OF_GRAPH.values() if operation(saved.name).rule}
+    hooked = {saved.name for saved in NODES_OF_GRAPH.values() if OPERATIONS[saved.name].rule}
     assert {name.split(",")[0] for name in FUNCTIONS} == hooked - results_only
 
 

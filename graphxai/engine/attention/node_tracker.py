@@ -31,7 +31,7 @@ BESIDE = kinds.VIEWS | kinds.JOINS  # after these operations rows may stand besi
 def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
     """Return the axes over which an operation such as a sum reduces a tensor of `count` axes."""
     dims = next((arg for arg in op.args[1:] if isinstance(arg, list | tuple)), None)
-    if "norms" in kinds.operation(op.name).does:
+    if "norms" in kinds.OPERATIONS[op.name].does:
         dims = op.args[2] if len(op.args) > 2 else None
     elif dims is None:
         dims = [a for a in op.args[1:2] if isinstance(a, int) and not isinstance(a, bool)]
@@ -126,7 +126,7 @@ class NodeTracker:
             return [of_ends]
         if op.name in kinds.MOVES:
             return self._moved(op, ids_of_reads, len(results))
-        if (kind := kinds.operation(op.name).nodes) == "product":
+        if (kind := kinds.OPERATIONS[op.name].nodes) == "product":
             return [self._multiplied(op, ids_of_reads)]
         if op.name in kinds.REDUCE:
             return [self._reduced(op, shape, ids_of_reads)] * len(results)
@@ -135,7 +135,7 @@ class NodeTracker:
         if kind == "ordered":
             (ids,) = ids_of_reads.values()
             index = self.trace.memory.tensors[op.makes[1].slot]
-            place = kinds.operation(op.name).axis
+            place = kinds.OPERATIONS[op.name].axis
             dim = op.args[place] if len(op.args) > place else op.kwargs.get("dim", -1)
             full = self.trace.shape(op.reads[0].value)
             return [ids.map(lambda t: t.expand(full).gather(dim, index))]
@@ -187,7 +187,7 @@ class NodeTracker:
         if op.name in kinds.VIEWS:
             (moved,) = ids.values()
             return _viewed(moved, *map(self.trace.shape, (op.reads[0].value, op.out)))
-        if kinds.operation(op.name).nodes == "copied":
+        if kinds.OPERATIONS[op.name].nodes == "copied":
             return next(iter(ids.values()))
         if op.name in kinds.TURNS:  # axes of length one turn like those of the values
             (turned,) = ids.values()

@@ -19,9 +19,9 @@ from graphxai.engine.attention.reading import (
 from graphxai.engine.ledger import warn_of_nonlinearities
 from graphxai.engine.plan import AttentionProduct, Roles, make_plan
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import NODES, NodeLayout, PassRequest, record_pass
+from graphxai.engine.request import NodeLayout, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import RunningModule, Trace
+from graphxai.engine.trace import NODES, RunningModule, Trace
 from graphxai.rules.conservative import Rules, current_tape
 from graphxai.runtime.derived_values import cached, weight_versions
 from graphxai.runtime.scope import Blocks

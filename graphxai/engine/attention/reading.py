@@ -6,6 +6,7 @@ probabilities to read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import permutations
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from graphxai.engine.attention.matrices import (
     node_pair_entries,
 )
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
-from graphxai.engine.flow_queries import both_ways, factors_of
+from graphxai.engine.flow_queries import ancestors, factors_of
 from graphxai.engine.plan import AttentionProduct, ReplayPlan, Roles, ValueReplacement
 from graphxai.engine.request import NodeLayout
 from graphxai.engine.trace import Op, Trace
@@ -273,7 +274,7 @@ def products_without_softmax(
         if op.name not in MIXING or op.number in with_role:
             continue
         factors = _signals(trace, op)
-        for weights, values in both_ways(factors) if len(set(factors)) == 2 else ():
+        for weights, values in permutations(factors, 2) if len(set(factors)) == 2 else ():
             weight_ids, value_ids = (nodes.by_value.get(value) for value in (weights, values))
             if weight_ids is None or value_ids is None or value_ids.key is not None:
                 continue
@@ -305,7 +306,7 @@ def _is_made_by(
             if trace.flow.live[ref.value] & 1 and nodes.are_pairs(ref.value) is of_pairs:
                 yield ref.value
 
-    ops = map(trace.op_of, trace.ancestors(value, further))
+    ops = map(trace.op_of, ancestors(trace, value, further))
     return any(op and op.name not in kinds.SOFTMAX and kind(trace, nodes, op) for op in ops)
 
 
@@ -313,7 +314,7 @@ def _makes_pairs(trace: Trace, nodes: NodeIds, op: Op) -> bool:
     """Whether an operation makes a value for each pair of nodes, by a product or a distance."""
     if not nodes.are_pairs(op.out):
         return False
-    if kinds.operation(op.name).nodes == "cdist":
+    if kinds.OPERATIONS[op.name].nodes == "cdist":
         return True
     of_pairs = [nodes.are_pairs(value) for value in set(_signals(trace, op))]
     return op.name in MIXING and of_pairs == [False, False]

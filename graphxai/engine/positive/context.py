@@ -18,6 +18,7 @@ from graphxai.engine.attention.matrices import (
 )
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, aligned, compressed
 from graphxai.engine.attention.reading import NodeAttention
+from graphxai.engine.flow_queries import ancestors
 from graphxai.engine.plan import ReplayPlan
 from graphxai.engine.trace import Op
 from graphxai.rules import positive as rules_of
@@ -171,7 +172,7 @@ class PositiveContext:
             moved = value in self.trace.flow.merged or op.name in kinds.SAME
             return moved or (op.name in kinds.SCALINGS | _NEGATES and self._scales(op))
 
-        return all(map(fits, self.trace.ancestors(value, further)))
+        return all(map(fits, ancestors(self.trace, value, further)))
 
     def _scales(self, op: Op) -> bool:
         """Whether an operation multiplies or divides by constants, or by a sum of weights."""
@@ -202,7 +203,7 @@ class PositiveContext:
             reads = {ref.value for ref in op.reads if self.plan.signal[ref.value]}
             return reads - {x} if fits(value) else set()
 
-        between = list(self.trace.ancestors(mean, further))
+        between = list(ancestors(self.trace, mean, further))
         summed_up = any(self.trace.op_name(value) in kinds.STATISTICS for value in between)
         return x if summed_up and all(map(fits, between)) else None
 

@@ -32,13 +32,23 @@ from graphxai.engine.attention.reading import (
     attention_replacements,
 )
 from graphxai.engine.ledger import warn_of_random_numbers
-from graphxai.engine.operations import ADDS, OF_ROWS, PLUS_PRODUCT, TIMES, operation
+from graphxai.engine.operations import ADDS, OF_ROWS, OPERATIONS, PLUS_PRODUCT, TIMES
 from graphxai.engine.plan import ReplayPlan, Roles, make_plan
 from graphxai.engine.positive.context import PositiveContext, RelevancePass, with_backward_rule
 from graphxai.engine.recorded_pass import connected_to_nodes
 from graphxai.engine.replay import Replay, out_of_place
-from graphxai.engine.request import NODES, PassRequest
-from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, kind_of, not_followed, pair_refs, refs_in
+from graphxai.engine.request import PassRequest
+from graphxai.engine.trace import (
+    NODES,
+    WEIGHTS,
+    Op,
+    Ref,
+    Trace,
+    kind_of,
+    not_followed,
+    pair_refs,
+    refs_in,
+)
 from graphxai.rules import positive as rules_of
 from graphxai.rules.conservative import Rules
 from graphxai.rules.positive import PositiveRules
@@ -157,7 +167,7 @@ def added(call: PositiveCall) -> Tensor:
     if (centred := call.context.centred(call.op, call.inputs)) is not None:
         return unchanged(call.only(centred))
     alpha = call.kwargs.get("alpha", 1)
-    of_terms = operation(call.op.name).scales
+    of_terms = OPERATIONS[call.op.name].scales
     scales = of_terms(alpha) if of_terms else (1, 1)
     u, v = call.op.args[:2]
     if type(u) is type(v) and u != v and len(call.inputs) == 2:
@@ -257,7 +267,7 @@ def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
             call.value, lambda r: (rules_of.through_linear(recorded, weight.mT, r),), x
         )
     # to add a bias and subtract it again would leave rounding where results are small
-    biases = refs_in([call.op.args[k : k + 1] for k in operation(call.op.name).adds])
+    biases = refs_in([call.op.args[k : k + 1] for k in OPERATIONS[call.op.name].adds])
     zeros = {ref.value: torch.zeros_like(call.tensors[ref.value]) for ref in biases}
     f = replace(call, tensors=call.tensors | zeros).of(value, other)
     offset = f(torch.zeros_like(recorded), weight)
@@ -307,7 +317,7 @@ ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
 
 def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation, so that it passes relevance back by its rule."""
-    rule = RULES.get(operation(op.name).positive)
+    rule = RULES.get(OPERATIONS[op.name].positive)
     signals_read = [ref for ref in op.reads if context.plan.signal[ref.value]]
     if any(kind_of(context.trace.memory.tensors[ref.slot]) == "sparse" for ref in signals_read):
         raise not_followed(f"a sparse tensor ({op.name})", op.path)

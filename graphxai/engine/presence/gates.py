@@ -58,7 +58,7 @@ class Groups:
     @classmethod
     def of(cls, op: Op) -> "Groups | None":
         """Return the groups of an operation, or None if it does not combine entries by an index."""
-        row = kinds.operation(op.name)
+        row = kinds.OPERATIONS[op.name]
         if row.source is None or type(op.args[row.source]) is not Ref:
             return None
         dim, index = op.args[1], index_of(op)
@@ -130,7 +130,7 @@ class GateFinder:
             self._over_axes(op)
         elif Groups.of(op) is not None:
             self._into_groups(op)
-        elif kinds.operation(op.name).nodes == "product":
+        elif kinds.OPERATIONS[op.name].nodes == "product":
             self._product(op)
         elif op.name in KEEPS_ZERO:
             reads = [ref.value for ref in op.reads if self._is_real(ref)]

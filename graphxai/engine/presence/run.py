@@ -73,7 +73,7 @@ def plan_presence(trace: Trace, nodes: NodeIds, places: int, dtype: torch.dtype)
     signal = bytearray(bool(live & 1) for live in trace.flow.live)
     ops = tuple(trace.ops[k] for k in sorted(_behind_gates(trace, gates)))
     taken = {op.number: frozenset(ref.value for ref in op.reads) for op in ops}
-    plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken, {})
+    plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken)
     return PresencePlan(trace, plan, gates, dtype, sorted(set(finder.without)))
 
 
