@@ -11,8 +11,7 @@ nothing of functions that have a backward pass of their own. Where that might ma
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,31 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphxai.engine import operations as kinds
 from graphxai.engine.recording import EXITS
 from graphxai.engine.rules import Node, as_given, saved
-from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace, refs_in
+from graphxai.engine.trace import WEIGHTS, Op, Opaque, Ref, RunningModule, Trace, refs_in
 from graphxai.rules.operation_rule import BoundOperation
 
 Edge: TypeAlias = tuple[Node, int]  # a node, and the number of one of its results
 CONSTANT = -1  # in place of a slot: the graph has no gradient for this argument
 
 _NO_MODULE = RunningModule("")
-
-
-class Opaque(Exception):
-    """A pass whose graph does not say enough; the message says where.
-
-    Args:
-        operation: the name of the operation, or of its node, that the reason is about.
-        lacks_constants: whether the pass adds constants that its graph does not show.
-        complete: whether the reason names the modules and what to do.
-    """
-
-    def __init__(
-        self, reason: str, operation: str | None = None, lacks_constants: bool = False,
-        complete: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(reason)
-        self.operation, self.lacks_constants = operation, lacks_constants
-        self.complete = complete
 
 
 @dataclass(eq=False)
@@ -170,10 +151,6 @@ def in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, .
             reads = entered[node] = () if node in inputs else node.next_functions
             todo += [n for n, _ in reads if n is not None and n not in entered]
     return ordered
-
-
-class LacksValue(Opaque):
-    """A node has not saved what is asked of it; `ValueKeeper` can keep it."""
 
 
 class ValueKeeper(TorchDispatchMode):
@@ -418,19 +395,3 @@ def _identity(saved: Any) -> object:
     if saved.dim() == 0 and saved.device.type == "cpu":
         return saved.dtype, saved.item()
     return saved.data_ptr(), saved.shape, saved.stride(), saved.dtype
-
-
-@contextmanager
-def requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Let tensors require a gradient within the block; the edges to them stay valid.
-
-    Leaves whose relevance is wanted do so anyway.
-    """
-    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
-    for tensor in tensors:
-        tensor.requires_grad_()
-    try:
-        yield
-    finally:
-        for tensor in tensors:
-            tensor.requires_grad_(False)

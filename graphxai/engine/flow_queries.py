@@ -12,6 +12,7 @@ from graphxai.engine.trace import Op, Ref, Trace, fill_refs
 
 _MULTIPLES = kinds.that("multiple")  # of a constant and one signal
 _VECTOR_NORMS = kinds.that("norms")
+_SUMMING, _OF_A_SCALE = kinds.SUMS | kinds.that("squares"), kinds.OF_A_SUM | kinds.that("scale")
 _WITHOUT_CLAMPS = kinds.ON_THE_WAY - kinds.CLAMPS
 _OF_COMBINATIONS = kinds.OF_A_SUM | kinds.ADDITIONS | kinds.SCALINGS
 
@@ -219,13 +220,13 @@ class FlowQueries:
 
     def _is_scale_of(self, scale: int, x: int) -> bool:
         """Whether a value is a root of sums of squares of x, or of x before it was centred."""
-        makers = self.makers(scale, kinds.OF_A_SCALE)
-        if not any(map(is_root, makers)) or not any(op.name in kinds.SUMMING for op in makers):
+        makers = self.makers(scale, _OF_A_SCALE)
+        if not any(map(is_root, makers)) or not any(op.name in _SUMMING for op in makers):
             return False
         behind_x = self.behind(x, _WITHOUT_CLAMPS)
-        behind_scale = self.behind(scale, kinds.OF_A_SCALE) - {scale}
+        behind_scale = self.behind(scale, _OF_A_SCALE) - {scale}
         return bool(behind_x & behind_scale) and self.is_made_of(
-            scale, behind_x.__contains__, kinds.OF_A_SCALE | kinds.SUBTRACTS
+            scale, behind_x.__contains__, _OF_A_SCALE | kinds.SUBTRACTS
         )
 
 

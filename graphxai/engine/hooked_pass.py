@@ -31,22 +31,18 @@ from torch.utils.hooks import RemovableHandle
 
 from graphxai.engine.autograd_graph import (
     AutogradGraph,
-    LacksValue,
-    Opaque,
     ValueKeeper,
     bound_operation,
-    requiring_gradients,
     shape_of,
 )
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS
-from graphxai.engine.recorded_pass import run_recorded, unseen_constants
-from graphxai.engine.request import PassMemory, PassRequest
+from graphxai.engine.recorded_pass import ExplainedPass, explained, run_recorded, unseen_constants
+from graphxai.engine.request import PassMemory, PassRequest, requiring_gradients
 from graphxai.engine.rules import Node, saved
-from graphxai.engine.trace import NODES
+from graphxai.engine.trace import NODES, LacksValue, Opaque
 from graphxai.rules.conservative import Rules, conservative, current_tape, record
-from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, DoesNotAddUp
 from graphxai.runtime.modules import uncompiled
 
@@ -156,21 +152,7 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
     return (by_weight * weights).sum(-1).detach()
 
 
-class ExplainedPass(NamedTuple):
-    """What a pass says by hooks, or by a recording, to be compared with the other.
-
-    Args:
-        gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
-        relevance: that of the tokens, (B, T).
-        shares: the share (B,) of each line of the ledger.
-    """
-
-    gradient: Tensor
-    relevance: Tensor
-    shares: dict[str, Tensor]
-
-
-def difference(
+def _difference(
     hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor, exact: bool = True
 ) -> str | None:
     """Say in what a pass by hooks and a recorded pass differ, or return None if they agree.
@@ -238,8 +220,8 @@ class _HookedPass:
         def shares(
             gradients: list[Tensor], outputs: Tensor, weights: Tensor, relevance: Tensor
         ) -> dict[str, Tensor]:
-            explained = (outputs * weights.detach()).sum(-1)  # (B,)
-            zero, lines = torch.zeros_like(explained), dict[str, Tensor]()
+            of_outputs = (outputs * weights.detach()).sum(-1)  # (B,)
+            zero, lines = torch.zeros_like(of_outputs), dict[str, Tensor]()
             totals = {BIASES: zero.sum()}  # of all graphs together
             for constant, gradient in zip(added, gradients, strict=True):
                 line = constant.line
@@ -254,8 +236,8 @@ class _HookedPass:
                 lines[line] = lines.get(line, zero) + _divided(share, weights)
             if not adds_up:
                 return {BIASES: _divided(total, weights)} | _nonzero(lines)
-            left = explained - relevance.sum(-1) - sum(lines.values(), zero)
-            size = explained.abs().sum() + relevance.abs().sum() + left.abs().sum()
+            left = of_outputs - relevance.sum(-1) - sum(lines.values(), zero)
+            size = of_outputs.abs().sum() + relevance.abs().sum() + left.abs().sum()
             unexplained = left.sum() - total.detach()
             if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
                 what = "relevance and biases do not sum to the output"
@@ -397,7 +379,7 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
     request = hooked.request
     try:
-        of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
+        of_hooks = explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
     except RuntimeError as error:  # an operation may have no second derivative
         return Opaque(str(error))
     rows = request.rows.detach().requires_grad_()
@@ -406,22 +388,6 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     assert shares is not None
     if unseen := next(unseen_constants(plan, request), None):
         return Opaque(f"a constant that autograd does not know ({unseen})")
-    of_recording = _explained(request, rows, again, shares, weights)
-    reason = difference(of_hooks, of_recording, outputs * weights, hooked.plan.exact)
+    of_recording = explained(request, rows, again, shares, weights)
+    reason = _difference(of_hooks, of_recording, outputs * weights, hooked.plan.exact)
     return None if reason is None else Opaque(reason)
-
-
-def _explained(
-    request: PassRequest, rows: Tensor, outputs: Tensor, deferred: DeferredShares, weights: Tensor
-) -> ExplainedPass:
-    """Explain a pass of these rows, for the weights (B, C) of its outputs."""
-    leaves = [rows, *deferred.leaves]
-    with torch.enable_grad():
-        weights = weights.detach().requires_grad_(deferred.differentiable)
-        explained = (outputs * weights).sum()
-        gradients = gradients_of(explained, leaves, deferred.differentiable, again=True)
-    gradient, *at_leaves = [gradients[leaf] for leaf in leaves]
-    gradient = gradient.detach()
-    relevance = request.relevance_of_tokens(gradient)
-    shares = deferred.shares(at_leaves, outputs.detach(), weights, relevance)
-    return ExplainedPass(gradient, relevance, shares)

@@ -8,7 +8,7 @@ would stay in memory.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,19 +18,17 @@ from graphxai.engine.autograd_graph import (
     CONSTANT,
     AutogradGraph,
     GraphTrace,
-    LacksValue,
-    Opaque,
     bound_operation,
     shape_of,
 )
 from graphxai.engine.flow_queries import ancestors, factors_of
-from graphxai.engine.ledger import nonlinearities
+from graphxai.engine.ledger import Addition, nonlinearities
 from graphxai.engine.plan import ReplayPlan, make_plans
 from graphxai.engine.replay import apply_custom_rule
 from graphxai.engine.request import PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Function, Node, ToInput, saved
-from graphxai.engine.trace import Op, Ref, refs_in
+from graphxai.engine.trace import LacksValue, Op, Opaque, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import BoundOperation
 
@@ -38,31 +36,6 @@ ROUNDING = 1e3  # machine epsilons
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 HookAt: TypeAlias = tuple[int, Callable[[Node], Hook]]  # what makes an operation's hook
-
-
-class Addition(NamedTuple):
-    """A constant that is added to a signal.
-
-    Args:
-        kind: "parameter"; "batch_norm", if its shift by the mean is added, too; "lookup" of a
-            parameter by codes; what is "computed" from parameters; what a "log_softmax" subtracts,
-            which is constant under the rule for attention; f(0) of a function, "at_zero"; or what
-            may be a "number".
-        parameter: the place of the parameter's node, or None if there is none.
-        node: the place of the node that the constant is the result of, or belongs to.
-        lookups: the places of the nodes that look up parameters by codes, for this constant.
-        converted: the places of the nodes that saved codes as numbers, for this constant, each with
-            the attribute's name.
-        by_row: whether each row was computed from one row of codes, or of a "log_softmax" whether
-            its rows are the outputs; the outputs may also be chosen among the nodes' rows.
-    """
-
-    kind: str
-    parameter: int | None = None
-    node: int | None = None
-    lookups: tuple[int, ...] = ()
-    converted: tuple[tuple[int, str], ...] = ()
-    by_row: bool = True
 
 
 def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:

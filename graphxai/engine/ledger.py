@@ -1,4 +1,4 @@
-"""The shares of constants that a recorded pass adds to signals, and warnings of what it does.
+"""The shares of constants that passes add to signals, and warnings of what a pass does.
 
 A constant belongs to a line of the ledger. Its share is the directional derivative of the output
 along it. This works for every network, and takes a pass in forward mode for each line.
@@ -23,7 +23,35 @@ from graphxai.engine.rules import Rule
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace, fill_refs, is_real, pair_refs, refs_in
 from graphxai.runtime.notices import warn
 
+_KNOWN = kinds.SAME | kinds.PRODUCTS | kinds.SUMS | kinds.ADDITIONS | kinds.that("linear")
+_LENGTHS = kinds.that("length")  # x df/dx sums to f(x)
+_FILLS = kinds.that("fills")  # they put numbers among the entries of their first argument
 BIASES, CONSTANTS, CUT_OFF = "biases", "constants", "cut off"  # lines of the ledger
+
+
+class Addition(NamedTuple):
+    """A constant that a hooked pass adds to a signal.
+
+    Args:
+        kind: "parameter"; "batch_norm", if its shift by the mean is added, too; "lookup" of a
+            parameter by codes; what is "computed" from parameters; what a "log_softmax" subtracts,
+            which is constant under the rule for attention; f(0) of a function, "at_zero"; or what
+            may be a "number".
+        parameter: the place of the parameter's node, or None if there is none.
+        node: the place of the node that the constant is the result of, or belongs to.
+        lookups: the places of the nodes that look up parameters by codes, for this constant.
+        converted: the places of the nodes that saved codes as numbers, for this constant, each with
+            the attribute's name.
+        by_row: whether each row was computed from one row of codes, or of a "log_softmax" whether
+            its rows are the outputs; the outputs may also be chosen among the nodes' rows.
+    """
+
+    kind: str
+    parameter: int | None = None
+    node: int | None = None
+    lookups: tuple[int, ...] = ()
+    converted: tuple[tuple[int, str], ...] = ()
+    by_row: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +90,7 @@ class LedgerLines:
                 if not plan.signal[ref.value] and is_real(self.trace.memory.tensors[ref.slot]):
                     yield self.of(ref.value), ref
         numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
-        adds_number = op.name in kinds.FILLS | kinds.ADDITIONS and any(numbers)
+        adds_number = op.name in _FILLS | kinds.ADDITIONS and any(numbers)
         of_log = op.name in kinds.LOG_SOFTMAX and bool(plan.rules.attention)
         if adds_number or of_log or (op.name in kinds.ABOVE_ZERO and plan.rules.activation):
             yield self.of_numbers(), None
@@ -133,7 +161,7 @@ class _ConstantDerivative:
         if op.name in kinds.ABOVE_ZERO | kinds.LOGARITHMS:  # a custom rule passes all on
             return op.number in self.plan.built_in
         source = kinds.OPERATIONS[op.name].source
-        return op.name in kinds.FILLS and (source is None or type(op.args[source]) is not Ref)
+        return op.name in _FILLS and (source is None or type(op.args[source]) is not Ref)
 
     def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
         """Run an operation that puts numbers, which are constants, among the signal's entries.
@@ -306,11 +334,11 @@ def _nonlinearity(plan: ReplayPlan, op: Op, taken: frozenset[int]) -> Nonlineari
     rule = plan.built_in.get(op.number)
     if rule is not None and rule.asked_by == "activation":
         return None
-    if op.name in kinds.LENGTHS and plan.rules.activation:
+    if op.name in _LENGTHS and plan.rules.activation:
         return None
     if "prod" in op.args:  # a scatter that multiplies
         return Nonlinearity("activation", "prod", op)
-    if op.name in kinds.KNOWN | kinds.NORMS or (
+    if op.name in _KNOWN | kinds.NORMS or (
         row.rule is not None and row.rule.asked_by != "activation"
     ):
         return None

@@ -6,7 +6,7 @@ rules of both tiers. An operation without a row keeps its ordinary gradient, and
 warning where a rule would have to act on it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,25 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from graphxai.engine import fused, rules
-from graphxai.engine.rules import BuiltInRule
-
-
-class Saved(NamedTuple):
-    """What a kind of node in autograd's graph saves of its operation.
-
-    Args:
-        name: that of the operation.
-        places: where its differentiable arguments stand among all arguments; empty if they are
-            a list.
-        settings: the settings that it saved, each with its place among the arguments, or None if
-            no query asks for it.
-        constants: by the place of an argument, the name under which it is saved as a constant.
-    """
-
-    name: str
-    places: tuple[int, ...]
-    settings: Mapping[str, int | None]
-    constants: Mapping[int, str]
+from graphxai.engine.rules import BuiltInRule, Saved
 
 
 @dataclass(frozen=True)
@@ -72,33 +54,13 @@ class Operation:
     parts: Callable[..., Any] | None = None
 
 
-def _saved(operation_name: str, text: str) -> Saved:
-    """Read what a node saves, such as `0,2 dim:1 alpha @index:2`.
-
-    The numbers are the places of differentiable arguments, 0 by default. `dim:1` is a setting and
-    its place, `alpha` a setting without one, and `@index:2` a constant and its place.
-    """
-    places: tuple[int, ...] = (0,)
-    settings: dict[str, int | None] = {}
-    constants: dict[int, str] = {}
-    for word in text.split():
-        name, _, place = word.partition(":")
-        if word[0] == "@":
-            constants[int(place)] = name[1:]
-        elif word[0].isdigit():
-            places = tuple(map(int, word.split(",")))
-        else:
-            settings[name] = int(place) if place else None
-    return Saved(operation_name, places, settings, constants)
-
-
 def _rows(names: str, does: str = "", *saves: str | None, **fields: Any) -> list[Operation]:
     """Return the rows of operations that act alike."""
     return [
         Operation(
             name,
             frozenset(does.split()),
-            saves=tuple(None if text is None else _saved(name, text) for text in saves),
+            saves=tuple(None if text is None else Saved.read(name, text) for text in saves),
             **{"called": name, **fields},
         )
         for name in names.split()
@@ -148,7 +110,7 @@ _TABLE: list[Operation] = [
     *_moves("detach", "copied", "whole cuts detaches"),
     *_moves("slice", "moved", "slices", "dim start end step"),
     *_moves("select", "moved", "", "dim index"),
-    *_moves("split", "moved", "", "dim split_size"),
+    *_moves("split unsafe_split", "moved", "", "dim split_size"),
     *_moves("split_with_sizes", "moved", "", "dim split_sizes"),
     *_moves("unbind", "moved", "", "dim"),
     *_moves("index", "moved", "looks_up indexes", "@indices:1", index=1),
@@ -158,7 +120,6 @@ _TABLE: list[Operation] = [
     *_moves("roll", "moved", "", "shifts dims"),
     *_moves("tril triu", "moved", "", "diagonal"),
     *_moves("diagonal", "moved", "", "offset dim1 dim2"),
-    *_moves("unsafe_split", "moved", "", "dim split_size"),
     *_moves("as_strided", "moved", "", "size stride storage_offset"),
     *_moves("unfold masked_select repeat_interleave", "moved"),
     *_moves("view_as_real", "from_complex"),
@@ -256,7 +217,6 @@ _TABLE: list[Operation] = [
     *_rows("_log_softmax", "logarithm log_softmax result", "dim:1",
            rule=BuiltInRule("attention", rules.log_softmax, rules.log_softmax_backward)),
     *_rows("logsumexp", "logarithm statistic closed", "dim:1 keepdim:2", nodes="reduced"),
-    *_rows("logcumsumexp", "closed"),
     *_rows("sigmoid hardsigmoid", "entry gate kernel", ""),
     *_rows("reciprocal", "entry divides inverse", ""),
     *_rows("sqrt", "entry root scale result", "", rule=_RATIO_OF_RESULT),
@@ -274,7 +234,7 @@ _TABLE: list[Operation] = [
     *_rows("_cdist_forward", "root closed", "0,1 p:2 @x1:0 @x2:1", nodes="cdist"),
     *_rows("prod", "closed", nodes="reduced"),
     *_rows("any all", "", nodes="reduced"),
-    *_rows("cumprod _thnn_fused_gru_cell _thnn_fused_lstm_cell", "closed"),
+    *_rows("cumprod logcumsumexp _thnn_fused_gru_cell _thnn_fused_lstm_cell", "closed"),
     # functions of single entries, and what f(0) is: zero, or a constant of the ledger
     *_rows("gelu", "entry", "approximate", rule=_GELU),
     *_rows("silu mish hardswish", "entry", "", rule=_RATIO),
@@ -344,8 +304,7 @@ NODES_OF_GRAPH["torch::autograd::CopySlices"] = Saved("copy", (), {}, {})
 NODES_OF_GRAPH["torch::autograd::CopyBackwards"] = Saved("copy", (0, 1), {}, {})
 
 
-# operations that are written into a list
-ADDITION, PASSES_ON = torch.ops.aten.add.Tensor, torch.ops.aten.alias.default
+ADDITION, PASSES_ON = torch.ops.aten.add.Tensor, torch.ops.aten.alias.default  # for lists
 
 
 def that(*words: str) -> frozenset[str]:
@@ -358,22 +317,18 @@ def moving_ids(*kinds: str) -> frozenset[str]:
     return frozenset(row.name for row in _TABLE if row.nodes in kinds)
 
 
-SAME, LINEAR, SUMS, ADDITIONS = that("same"), that("linear"), that("sum"), that("addition")
+SAME, SUMS, ADDITIONS = that("same"), that("sum"), that("addition")
 SCALINGS, MATRIX_PRODUCTS = that("scaling"), that("matrix")
 PRODUCTS = SCALINGS | MATRIX_PRODUCTS
 TIMES, QUOTIENTS, ADDS, SUBTRACTS = map(that, ("times", "quotient", "adds", "subtracts"))
 PLUS_PRODUCT = that("plus")  # the first argument is added
 OF_ROWS = that("mm")  # products of matrices, or of batches of them
-KNOWN = SAME | PRODUCTS | SUMS | ADDITIONS | LINEAR
 SOFTMAX, ROOTS, GATES, NORMS = that("softmax"), that("root"), that("gate"), that("norm")
 LOGARITHMS, LOG_SOFTMAX = that("logarithm"), that("log_softmax")
 EXPONENTIALS, INVERSES, POWERS = that("exponential"), that("inverse"), that("to_a_power")
-KERNELS = that("kernel")  # they make positive weights
-LENGTHS = that("length")  # x df/dx sums to f(x)
 SAVE_RESULTS = that("result")  # their nodes save their results, and not what these are made from
 ABOVE_ZERO = that("above_zero")  # f(0) is not 0, but a constant of the ledger
 ENTRYWISE = that("entry")  # functions of single entries, also of several signals
-FILLS = that("fills")  # they put numbers among the entries of their first argument
 CUTS, DETACHES = that("cuts"), that("detaches")
 WHOLE = that("whole")  # they keep all entries
 VIEWS, TURNS = moving_ids("viewed"), moving_ids("turned")
@@ -383,10 +338,7 @@ CONCATENATES, PADS, EMBEDS = that("concatenates"), that("pads"), that("embeds")
 INDEXES, LARGEST, CLAMPS = that("indexes"), that("largest"), that("clamps")
 DIVISORS = SAME | that("divides")  # what is between a sum and its use as a divisor
 OF_A_SUM = DIVISORS | SUMS
-OF_A_SCALE = OF_A_SUM | that("scale")
-SUMMING = SUMS | that("squares")
 ON_THE_WAY = SAME | SUMS | ADDITIONS | that("way")
-STATISTICS = SUMS | that("statistic")
 KEEP_ROWS = {  # functions called from Python that make each row of integers from the same row
     *("float", "double", "half", "long", "to", "type", "one_hot", "contiguous", "clone"),
     *("add", "sub", "mul", "div", "__rsub__", "__rdiv__"),  # of a number

@@ -4,19 +4,18 @@ The positions of nodes in a batch say how attention (B, H, T, T) is put together
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from graphxai.engine.autograd_graph import Opaque
 from graphxai.engine.operations import EMBEDS
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import own_gradient, refuse_lost_gradients
-from graphxai.engine.trace import Trace
+from graphxai.engine.trace import Opaque, Trace
 from graphxai.rules.conservative import Rules
 from graphxai.runtime.modules import uncompiled
 from graphxai.runtime.notices import warn
@@ -290,6 +289,22 @@ class PassBesideEmpty(NamedTuple):
 
     request: PassRequest
     is_right: Callable[[], bool]
+
+
+@contextmanager
+def requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Let tensors require a gradient within the block; the edges to them stay valid.
+
+    Leaves whose relevance is wanted do so anyway.
+    """
+    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            tensor.requires_grad_(False)
 
 
 def record_pass(request: PassRequest) -> Trace:

@@ -9,7 +9,7 @@ compare both ways on random inputs.
 `operations` says which operation has which rule, and `replay` where a rule is in force.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -45,6 +45,44 @@ class BuiltInRule(NamedTuple):
     backward: Callable[[Node, BoundOperation], ToInput] | None = None
     fits: Callable[[Sequence[Any]], bool] = lambda args: True
     is_affine: Callable[[Sequence[Any]], bool] = lambda args: False
+
+
+class Saved(NamedTuple):
+    """What a kind of node in autograd's graph saves of its operation.
+
+    Args:
+        name: that of the operation.
+        places: where its differentiable arguments stand among all arguments; empty if they are
+            a list.
+        settings: the settings that it saved, each with its place among the arguments, or None if
+            no query asks for it.
+        constants: by the place of an argument, the name under which it is saved as a constant.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    settings: Mapping[str, int | None]
+    constants: Mapping[int, str]
+
+    @classmethod
+    def read(cls, operation_name: str, text: str) -> "Saved":
+        """Read what a node saves, such as `0,2 dim:1 alpha @index:2`.
+
+        The numbers are the places of differentiable arguments, 0 by default. `dim:1` is a setting
+        and its place, `alpha` a setting without one, and `@index:2` a constant and its place.
+        """
+        places: tuple[int, ...] = (0,)
+        settings: dict[str, int | None] = {}
+        constants: dict[int, str] = {}
+        for word in text.split():
+            name, _, place = word.partition(":")
+            if word[0] == "@":
+                constants[int(place)] = name[1:]
+            elif word[0].isdigit():
+                places = tuple(map(int, word.split(",")))
+            else:
+                settings[name] = int(place) if place else None
+        return cls(operation_name, places, settings, constants)
 
 
 def saved(node: Node, name: str) -> Any:

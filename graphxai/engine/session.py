@@ -19,16 +19,15 @@ from torch.utils._pytree import tree_flatten
 
 from graphxai.contract.model import NoAttentionError
 from graphxai.engine.attention.passes import annotate, annotated_trace, replay_reading_attention
-from graphxai.engine.autograd_graph import Opaque, requiring_gradients
 from graphxai.engine.hooked_pass import pass_by_hooks
 from graphxai.engine.ledger import warn_of_nonlinearities, warn_of_random_numbers
 from graphxai.engine.plan import make_plan
 from graphxai.engine.recorded_pass import connected_to_nodes, pass_by_recording
 from graphxai.engine.recording import Recording, is_recording
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import NodeLayout, PassRequest
+from graphxai.engine.request import NodeLayout, PassRequest, requiring_gradients
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import NODES
+from graphxai.engine.trace import NODES, Opaque
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.module_rule import CustomRule, computing_by_rules

@@ -332,3 +332,25 @@ def not_followed(what: str, path: str) -> ValueError:
         " compute with dense tensors of real numbers there, or explain it by a method that only"
         " hides nodes, such as 'occlusion'."
     )
+
+
+class Opaque(Exception):
+    """A pass whose graph does not say enough; the message says where.
+
+    Args:
+        operation: the name of the operation, or of its node, that the reason is about.
+        lacks_constants: whether the pass adds constants that its graph does not show.
+        complete: whether the reason names the modules and what to do.
+    """
+
+    def __init__(
+        self, reason: str, operation: str | None = None, lacks_constants: bool = False,
+        complete: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(reason)
+        self.operation, self.lacks_constants = operation, lacks_constants
+        self.complete = complete
+
+
+class LacksValue(Opaque):
+    """A node has not saved what is asked of it; `ValueKeeper` can keep it."""

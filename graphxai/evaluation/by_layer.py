@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
-from graphxai.engine.autograd_graph import requiring_gradients
+from graphxai.engine.request import requiring_gradients
 from graphxai.explainers import get_explainer
 from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import Method, each_of, told_apart

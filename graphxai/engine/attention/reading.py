@@ -241,6 +241,7 @@ def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
     return trace.shape(product.weights)[-2 if weights_first else -1] == 1
 
 
+KERNELS = kinds.that("kernel")  # they make positive weights
 MIXING = kinds.PRODUCTS - kinds.QUOTIENTS
 
 
@@ -254,7 +255,7 @@ def attention_with_kernels(trace: Trace, roles: Roles, nodes: NodeIds) -> list[A
 def _kernel(trace: Trace, weights: int) -> Op | None:
     """Return the operation that made weights positive, or None if there is none."""
     value = weights
-    while (op := trace.op_of(value)) is not None and op.name not in kinds.KERNELS:
+    while (op := trace.op_of(value)) is not None and op.name not in KERNELS:
         signals = [ref.value for ref in op.reads if trace.flow.live[ref.value] & 1]
         if op.name not in kinds.SAME | kinds.SCALINGS or len(signals) != 1:
             return None

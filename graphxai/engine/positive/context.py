@@ -114,7 +114,8 @@ class _BackwardByRule(torch.autograd.Function):
 # the graph and the head of each entry, and the important heads (B, K, H)
 ImportantHeads = tuple[Tensor, Tensor, Tensor]
 _NEGATES = kinds.that("negates")
-_BETWEEN = kinds.STATISTICS | kinds.ON_THE_WAY | kinds.that("exponent")
+_STATISTICS = kinds.SUMS | kinds.that("statistic")
+_BETWEEN = _STATISTICS | kinds.ON_THE_WAY | kinds.that("exponent")
 
 
 class PositiveContext:
@@ -204,7 +205,7 @@ class PositiveContext:
             return reads - {x} if fits(value) else set()
 
         between = list(ancestors(self.trace, mean, further))
-        summed_up = any(self.trace.op_name(value) in kinds.STATISTICS for value in between)
+        summed_up = any(self.trace.op_name(value) in _STATISTICS for value in between)
         return x if summed_up and all(map(fits, between)) else None
 
     def _is_of(self, value: int, nodes: EntryIds) -> bool:
