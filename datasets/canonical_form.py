@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import random
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import _GeneratorContextManager, suppress
+from functools import cache, partial
 from itertools import compress, product
 from typing import Any, NamedTuple
 
@@ -23,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdqueries
+
+from graphxai.runtime.scope import shared_block
 
 from .as_given import CENTRE_OPEN, ISOMER_STANDS
 
@@ -47,10 +48,6 @@ _WEDGES = re.compile(r"w[UD]:\d+\.\d+(?:,\d+\.\d+)*,?")
 _NUMBER = "_number given"  # a property of atoms
 _UNDEFINED = (Chem.BondDir.EITHERDOUBLE, Chem.BondDir.UNKNOWN)
 
-_perceiving = threading.Lock()
-_depth = 0  # how many callers perceive in the one mode
-_is_own_mode = True  # whether that is the process's own mode
-
 
 class CanonicalForm(NamedTuple):
     """A molecule as its canonical SMILES is read.
@@ -70,26 +67,19 @@ class CanonicalForm(NamedTuple):
     is_other: bool
 
 
-@contextmanager
-def one_perception() -> Iterator[None]:
+def one_perception() -> _GeneratorContextManager[None]:
     """Let RDKit perceive stereochemistry in one mode, whichever the process has chosen.
 
     The mode belongs to the whole process. So other threads have it, too, meanwhile.
     """
-    global _depth, _is_own_mode
-    with _perceiving:
-        _depth += 1
-        if _depth == 1:
-            _is_own_mode = Chem.GetUseLegacyStereoPerception()
-            if not _is_own_mode:
-                Chem.SetUseLegacyStereoPerception(True)
-    try:
-        yield
-    finally:
-        with _perceiving:
-            _depth -= 1
-            if not _depth and not _is_own_mode:
-                Chem.SetUseLegacyStereoPerception(False)
+    return shared_block("perception", _perceiving_as_learned)
+
+
+def _perceiving_as_learned() -> Callable[[], None]:
+    """Set the mode, and return what restores that of the process."""
+    own_mode = Chem.GetUseLegacyStereoPerception()
+    Chem.SetUseLegacyStereoPerception(True)
+    return partial(Chem.SetUseLegacyStereoPerception, own_mode)
 
 
 def perceive(mol: Chem.Mol) -> None:

@@ -5,14 +5,13 @@ An explainer asks a model for three things: tokens, outputs from tokens, and (th
 """
 
 import hashlib
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch.nn.parameter import UninitializedParameter
 from graphxai.contract.tasks import Task, TaskSet, is_to_start
 from graphxai.rules.conservative import rules_suspended
 from graphxai.runtime.randomness import one_draw
-from graphxai.runtime.scope import Blocks
+from graphxai.runtime.scope import Blocks, shared_block
 
 
 @dataclass(frozen=True)
@@ -126,8 +125,6 @@ class ExplainableModel(Protocol):
 
 
 _MEMBERS = tuple(name for name in vars(ExplainableModel) if not name.startswith("_"))
-_lock = threading.Lock()
-_users: "WeakKeyDictionary[Any, tuple[int, bool]]" = WeakKeyDictionary()
 
 
 @contextmanager
@@ -141,22 +138,14 @@ def evaluating(model: Any) -> Iterator[None]:
         with evaluating_itself():
             yield
         return
-    with _lock:
-        count, was_training = _users.get(model, (0, bool(model.training)))
-        _users[model] = (count + 1, was_training)
+
+    def mode_restored() -> Callable[[], Any]:
+        return partial(model.train, True) if model.training else lambda: None
+
+    with shared_block(("evaluating", id(model)), mode_restored):
         if model.training:
             model.train(False)
-    try:
         yield
-    finally:
-        with _lock:
-            count, was_training = _users[model]
-            if count > 1:
-                _users[model] = (count - 1, was_training)
-            else:
-                del _users[model]
-                if was_training:
-                    model.train(True)
 
 
 @contextmanager

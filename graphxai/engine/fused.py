@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from graphxai.runtime.modules import entered, shared_block
-from graphxai.runtime.scope import Blocks
+from graphxai.runtime.modules import entered
+from graphxai.runtime.scope import Blocks, shared_block
 
 # whether ties are only looked for in models that have put entries in an order before
 ties_as_computed: Blocks[bool] = Blocks("graphxai_ties", False)

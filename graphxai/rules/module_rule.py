@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from graphxai.runtime.modules import all_modules, shared_block
-from graphxai.runtime.scope import Blocks
+from graphxai.runtime.modules import all_modules
+from graphxai.runtime.scope import Blocks, shared_block
 
 from .operation_rule import BoundOperation, OperationRule
 

@@ -1,7 +1,6 @@
-"""How a module is called: eagerly, and with what several threads change in common."""
+"""What modules a model has, without its wrappers, and how it is called eagerly."""
 
-import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -9,8 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_lock = threading.Lock()
-_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
+from graphxai.runtime.scope import shared_block
 
 
 def all_modules(module: nn.Module) -> list[nn.Module]:
@@ -26,28 +24,6 @@ def all_modules(module: nn.Module) -> list[nn.Module]:
 
     add(module)
     return list(modules.values())
-
-
-@contextmanager
-def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
-    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
-    with _lock:
-        count, undo = _users[key] if key in _users else (0, begin())
-        _users[key] = count + 1, undo
-    try:
-        yield
-    finally:
-        with _lock:
-            count, undo = _users.pop(key)
-            if count > 1:
-                _users[key] = count - 1, undo
-            else:
-                undo()
-
-
-def in_shared_block(key: Hashable) -> bool:
-    """Whether any thread is in a block with this key."""
-    return key in _users
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -1,17 +1,21 @@
-"""Hold values that are in force within blocks of one thread, in whatever order the blocks end.
+"""Hold what is in force within blocks: values of one thread, and states that threads share.
 
-A plain context variable is reset to its value from before the block. That value is wrong when
-generators are closed in another order than they were opened, or in another thread. Here every block
-ends independently.
+The blocks of a thread may end in any order. A plain context variable is reset to its value from
+before the block. That value is wrong when generators are closed in another order than they were
+opened, or in another thread. Here every block ends independently.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
+
+_lock = threading.Lock()
+_users: dict[Hashable, tuple[int, Callable[[], None]]] = {}  # a count, and what the last one calls
 
 
 @dataclass(eq=False)
@@ -50,3 +54,25 @@ class Blocks(Generic[Value]):
     def _unended(self) -> tuple[_Block[Value], ...]:
         """Return the blocks that have not ended."""
         return tuple(block for block in self._open.get() if not block.ended)
+
+
+@contextmanager
+def shared_block(key: Hashable, begin: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """Let threads share a block. The first calls `begin`, and the last what `begin` returned."""
+    with _lock:
+        count, undo = _users[key] if key in _users else (0, begin())
+        _users[key] = count + 1, undo
+    try:
+        yield
+    finally:
+        with _lock:
+            count, undo = _users.pop(key)
+            if count > 1:
+                _users[key] = count - 1, undo
+            else:
+                undo()
+
+
+def in_shared_block(key: Hashable) -> bool:
+    """Whether any thread is in a block with this key."""
+    return key in _users

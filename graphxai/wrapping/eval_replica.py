@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from graphxai.runtime.modules import all_modules, in_shared_block, shared_block
+from graphxai.runtime.modules import all_modules
 from graphxai.runtime.notices import warn
-from graphxai.runtime.scope import Blocks
+from graphxai.runtime.scope import Blocks, in_shared_block, shared_block
 
 Model = TypeVar("Model")
 CONTAINERS = (OrderedDict, dict, list, set)
