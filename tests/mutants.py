@@ -80,7 +80,6 @@ SUBJECTS = {
     "contract/checkpoint_files.py": CHECKPOINTS,
     "models/graphormer/checkpoint.py": CHECKPOINTS,
     "models/graphormer/config.py": CHECKPOINTS,
-    "datasets/tables/collections.py": TABLES,
     "datasets/tables/columns.py": TABLES,
     "datasets/tables/delimited.py": TABLES,
     "datasets/tables/dialect.py": TABLES,

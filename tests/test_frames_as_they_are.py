@@ -6,8 +6,8 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.datasets.tables.collections import structures_in
 from graphxai.datasets.tables.opening import TableError
+from graphxai.datasets.tables.table import structures_in
 
 SMILES = ["CCO", "CCN", "CCCl"]
 

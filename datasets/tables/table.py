@@ -1,25 +1,40 @@
-"""A table of molecules: its columns, the one with the structures, and its records one by one."""
+"""A table of molecules: its columns, the one with the structures, and its records one by one.
+
+`structures_in` takes structures from memory, too.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from rdkit import Chem
+
+from ..graph import is_from
 from ..labels import with_unit
 from ..molecule_reading import MoleculeError
 from .assays import PlainValues, Transform, plain_values
-from .columns import NAMES, SURE, StructureColumn, named_column, plain_name, structure_column
+from .columns import (
+    NAME_IT,
+    NAMES,
+    SURE,
+    StructureColumn,
+    named_column,
+    plain_name,
+    structure_column,
+)
 from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
 from .exports import AssayColumns, assay_columns, may_become
 from .headers import Header
-from .opening import HEAD, Format, TableError, format_of, opened
-from .structures import property_names, read_structures, record_count
+from .opening import HEAD, SUFFIXES, Format, TableError, format_of, opened
+from .structures import property_names, read_structures, record_count, records_in
 from .typed import Sheet, parquet_rows, parquet_sheet, sheet_of, sheet_rows
 
 SAMPLE = 20  # rows whose cells show which column has structures
@@ -272,3 +287,87 @@ def _structure_rows(path: Path, columns: Sequence[str], with_smiles: bool) -> It
             continue
         cells = (record.properties.get(name, "") for name in items)
         yield number, (smiles, record.title, *cells), ""
+
+
+# -- structures in memory: frames, arrays of text, RDKit's suppliers -------------------------------
+
+
+def structures_in(value: Any) -> list[Any] | None:
+    """Return the structures of a frame, an array of text, a supplier or the file of a table.
+
+    Each is a SMILES, a molecule, or what the cell holds. A record that cannot be read has in
+    its place a `MoleculeError` that says why. Anything else gives None.
+
+    Raises:
+        TableError: a frame or a file has no column of structures, or several.
+    """
+    if isinstance(value, Path):
+        return _of_file(value) if value.suffix.lower() in (*SUFFIXES, ".gz") else None
+    if isinstance(value, np.ndarray):
+        return _python_values(value) if value.ndim == 1 and value.dtype.kind in "OUT" else None
+    if isinstance(value, Chem.SDMolSupplier):
+        # RDKit does not always tell the records of an SD file apart
+        texts = (value.GetItemText(k) for k in range(len(value)))
+        lines = chain.from_iterable(text.splitlines(keepends=True) for text in texts)
+        return [record.mol for record in records_in(lines, "the SD file")]
+    if not any(is_from(package, value) for package in ("pandas", "pyarrow", "polars")):
+        return None
+    if is_from("polars", value) and hasattr(value, "collect"):
+        value = value.collect()  # a lazy frame
+    if _names(value) is not None:
+        try:
+            return column_values(value, structure_name(value))
+        except TableError as error:
+            way = "pass the column itself, such as frame['smiles']"
+            raise TableError(str(error).replace(NAME_IT, way)) from None
+    return _python_values(value) if isinstance(value, Iterable) else None
+
+
+def structure_name(frame: Any, asked: str | None = None) -> str:
+    """Return the column of a data frame that holds the structures, see `structure_column`."""
+    names = list(map(str, _names(frame) or ()))
+
+    def sample() -> list[tuple[str, ...]]:
+        columns = [column_values(frame[:SAMPLE], name) for name in names]
+        return [tuple(map(_text, cells)) for cells in zip(*columns, strict=True)]
+
+    return structure_column("the frame", names, sample, asked).name
+
+
+def column_values(frame: Any, name: str) -> list[Any]:
+    """Return the cells of a frame's column in plain Python, with None where one is missing.
+
+    A name may be a number, or a tuple of several headers, that reads as this text.
+    """
+    names = _names(frame) or []
+    return _python_values(frame[next((key for key in names if str(key) == name), name)])
+
+
+def _text(cell: Any) -> str:
+    """Return a cell as text, a molecule as its SMILES."""
+    if isinstance(cell, Chem.Mol):
+        return str(Chem.MolToSmiles(cell))
+    return "" if cell is None else str(cell)
+
+
+def _names(value: Any) -> list[Any] | None:
+    """Return the names of a frame's columns, or None for a single column."""
+    names = getattr(value, "column_names", None)  # Arrow's
+    if names is None and hasattr(value, "columns"):
+        names = value.columns
+    return None if names is None else list(names)
+
+
+def _python_values(column: Any) -> list[Any]:
+    way = next(n for n in ("to_pylist", "tolist", "to_list") if hasattr(column, n))
+    values = list(getattr(column, way)())
+    return [None if isinstance(value, float) and value != value else value for value in values]
+
+
+def _of_file(path: Path) -> list[Any]:
+    table = open_table(path)
+    name = table.structures.name
+    return [
+        MoleculeError(record.problem) if record.problem else record.cells[name]
+        for record in table.records([name])
+    ]

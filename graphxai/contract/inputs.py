@@ -119,7 +119,7 @@ def as_list(inputs: Any) -> tuple[list[Any], bool]:
     if isinstance(inputs, str) and inputs.lower().endswith(TABLE_FILES):  # never a SMILES
         inputs = Path(inputs)
     if isinstance(inputs, Path | np.ndarray) or any(is_from(p, inputs) for p in TABLE_PACKAGES):
-        from graphxai.datasets.tables.collections import structures_in  # loads RDKit
+        from graphxai.datasets.tables.table import structures_in  # loads RDKit
 
         if (structures := structures_in(inputs)) is not None:
             return structures, True

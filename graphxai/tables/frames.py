@@ -13,8 +13,8 @@ import pandas as pd
 from rdkit import Chem
 
 from graphxai.datasets.molecule_reading import MAX_CHARACTERS, MoleculeError, shortened
-from graphxai.datasets.tables.collections import column_values, structure_name
 from graphxai.datasets.tables.columns import named_column
+from graphxai.datasets.tables.table import column_values, structure_name
 
 from .batches import ExplainBatch
 from .rows import chunk_size, own_cell

@@ -4,9 +4,8 @@ import pytest
 from rdkit import Chem
 
 from graphxai.datasets.molecule_reading import MoleculeError
-from graphxai.datasets.tables.collections import structures_in
 from graphxai.datasets.tables.headers import find_header
-from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.tables.table import open_table, structures_in
 
 
 def rows(text):

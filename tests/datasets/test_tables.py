@@ -18,11 +18,10 @@ from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables import delimited, opening, typed
 from graphxai.datasets.tables import table as table_module
-from graphxai.datasets.tables.collections import column_values, structures_in
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.structures import records_in
-from graphxai.datasets.tables.table import open_table
+from graphxai.datasets.tables.table import column_values, open_table, structures_in
 from graphxai.datasets.tables.typed import as_text
 
 
