@@ -1,6 +1,6 @@
 """Turn what users pass in into a list of inputs, and let the model encode each of them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -190,17 +190,22 @@ def prepare_each(
     values: Iterable[Any],
     refused: type[Exception] | tuple[type[Exception], ...] = (ValueError, OSError),
 ) -> Iterator[Input | Exception]:
-    """Let a model encode inputs, many at a time where it can, and yield them in order.
+    """Let a model encode inputs, many at a time where it has a `prepare_group`, in their order.
 
     If an input cannot be used and its error is one of `refused`, the error is yielded in its place.
     Other errors are raised. Up to `GROUP` values are read before the first input is yielded.
     """
     if not hasattr(model, "prepare"):
         require_contract(model)
+    prepare_group = getattr(model, "prepare_group", None)
     remaining = iter(values)
     while group := list(islice(remaining, GROUP)):
         # a value may already be an error, see `as_list`
-        encoded = _encode_group(model, [each for each in group if not isinstance(each, Exception)])
+        usable = [each for each in group if not isinstance(each, Exception)]
+        if prepare_group is None:
+            encoded = each_or_error(usable, lambda _, value: model.prepare(value))
+        else:
+            encoded = prepare_group(usable)
         for value in group:
             item = value if isinstance(value, Exception) else next(encoded)
             if isinstance(item, Exception) and not isinstance(item, refused):
@@ -208,15 +213,14 @@ def prepare_each(
             yield item
 
 
-def _encode_group(model: Any, values: list[Any]) -> Iterator[Input | Exception]:
-    """Encode each value, or yield its error. A model may have a `prepare_group` for this."""
-    if (prepare_group := getattr(model, "prepare_group", None)) is not None:
-        yield from prepare_group(values)
-        return
-    for value in values:
+def each_or_error(
+    values: Iterable[Any], encode: Callable[[int, Any], Input]
+) -> Iterator[Input | Exception]:
+    """Yield what `encode` makes of each position and value, or the error that it raises."""
+    for position, value in enumerate(values):
         try:
             require_values(value)
-            encoded: Input | Exception = model.prepare(value)
+            encoded: Input | Exception = encode(position, value)
         except Exception as error:
             encoded = error
         yield encoded

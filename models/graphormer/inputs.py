@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graphxai.contract.inputs import Input, InputError, check_graph, is_pillow, require_values
+from graphxai.contract.inputs import Input, InputError, check_graph, each_or_error, is_pillow
 from graphxai.datasets.graph import Graph, is_data
 
 from .config import GraphormerConfig
@@ -45,13 +45,7 @@ def prepare_group(config: GraphormerConfig, values: list[Any]) -> Iterator[Input
     """Encode inputs, featurising all molecules together. An unusable input gives its error."""
     encode = StructureEncoding.from_config(config)
     graphs = _molecular_graphs(config, values, encode)
-    for position, value in enumerate(values):
-        try:
-            require_values(value)
-            encoded: Input | Exception = _encoded(config, value, graphs.get(position), encode)
-        except Exception as error:
-            encoded = error
-        yield encoded
+    return each_or_error(values, lambda k, value: _encoded(config, value, graphs.get(k), encode))
 
 
 def _molecular_graphs(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from graphxai.contract.inputs import Input, InputError, require_values
+from graphxai.contract.inputs import Input, InputError, each_or_error
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.graph import Graph, is_data, is_from, recall, remember, shared_by
 
@@ -94,13 +94,7 @@ def prepare_group(standardise: Standardisation, values: list[Any]) -> Iterator[I
     molecules = {k: v for k, v in enumerate(values) if isinstance(v, str) or is_from("rdkit", v)}
     read = molecule_graphs(molecules.values(), canonical=True, standardise=standardise)
     graphs = dict(zip(molecules, read, strict=True))
-    for position, value in enumerate(values):
-        try:
-            require_values(value)
-            result: Input | Exception = encoded(value, graphs.get(position))
-        except Exception as error:
-            result = error
-        yield result
+    return each_or_error(values, lambda position, value: encoded(value, graphs.get(position)))
 
 
 def encoded(value: Any, graph: Any) -> Input:
@@ -127,11 +121,6 @@ def encoded(value: Any, graph: Any) -> Input:
         as_given=as_given,
         read=graph.get("read"),
     )
-
-
-def counted(mol: Any, /, **content: Any) -> Graph:
-    """Return a graph with the counts of the structures of a molecule."""
-    return Graph(**content, **counts_of(mol))
 
 
 def counts_of(mol: Any) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphxai.contract.inputs import Input
+from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import NoAttentionError, Origin, ShownModel
 from graphxai.contract.tasks import Task, TaskSet
@@ -192,10 +192,7 @@ class KernelProcess(ShownModel, nn.Module):
 
     def prepare(self, value: Any) -> Input:
         """Encode one SMILES or RDKit molecule, or raise InputError if it cannot be used."""
-        (encoded,) = self.prepare_group([value])
-        if isinstance(encoded, Exception):
-            raise encoded
-        return encoded
+        return prepare_for(self, value)
 
     def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
         """Encode molecules, featurising all of them together."""

@@ -26,11 +26,12 @@ from graphxai.contract.checkpoint_files import (
     weights_digest,
     with_origin,
 )
-from graphxai.contract.inputs import Input, InputError, prepare_each
+from graphxai.contract.inputs import Input, InputError, prepare_each, prepare_for
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import Origin, ShownModel, weights_hash
 from graphxai.datasets.canonical_form import mirror_image
+from graphxai.datasets.graph import Graph
 from graphxai.runtime.writing import folder_at
 
 from . import inputs
@@ -112,10 +113,7 @@ class SummedModel(ShownModel, nn.Module):
 
     def prepare(self, value: Any) -> Input:
         """Encode one molecule, or raise InputError if it cannot be used."""
-        (encoded,) = self.prepare_group([value])
-        if isinstance(encoded, Exception):
-            raise encoded
-        return encoded
+        return prepare_for(self, value)
 
     def prepare_group(self, values: list[Any]) -> Iterator[Input | Exception]:
         """Encode molecules as the base does, and count their structures."""
@@ -204,7 +202,8 @@ def with_counts(item: Input, mol: Any = None) -> Input:
         raise InputError("its nodes are not the atoms of its molecule, whose structures count.")
     x = torch.zeros(item.num_nodes, 1)
     graph = copy(item.graph)
-    setattr(graph, COUNTED, inputs.counted(mol, x=x, edge_index=x.new_zeros(2, 0)))
+    counted = Graph(x=x, edge_index=x.new_zeros(2, 0), **inputs.counts_of(mol))
+    setattr(graph, COUNTED, counted)
     mirrored = None
     if item.mirrored is not None:
         mirrored = with_counts(item.mirrored, mirror_image(mol))
