@@ -16,11 +16,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
+from graphxai.runtime.reading import CONFIG as CONFIG
+from graphxai.runtime.reading import CheckpointError as CheckpointError
 from graphxai.runtime.reading import regular_file, small_file
 from graphxai.runtime.writing import folder_at, json_text, synced_together, write_whole
 
-from .checkpoint_error import CONFIG as CONFIG
-from .checkpoint_error import CheckpointError as CheckpointError
 from .intervals import Conformal, from_json, to_json
 from .model import Origin
 from .tasks import TaskSet
@@ -74,6 +74,19 @@ def read_object(path: Path) -> dict[str, Any]:
 def weights_digest(folder: Path) -> str:
     """Return the SHA-256 of the weights in a folder."""
     return hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+
+
+def packed(tensors: Mapping[str, Tensor], format: str) -> bytes:
+    """Return the content of a file of tensors, from any device."""
+    on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return save(on_cpu, metadata={"format": format})
+
+
+def write_weights(tensors: Mapping[str, Tensor], folder: Path, format: str) -> str:
+    """Write the weights to a folder, and return their SHA-256."""
+    raw = packed(tensors, format)
+    write_whole(folder / WEIGHTS, raw)
+    return hashlib.sha256(raw).hexdigest()
 
 
 def corrupt(path: Path, error: Exception) -> CheckpointError:
@@ -219,8 +232,7 @@ class NetworkFiles:
 
     def raw(self, tensors: dict[str, Tensor]) -> bytes:
         """Return the content of the file of tensors."""
-        on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        return save(on_cpu, metadata={"format": self.format})
+        return packed(tensors, self.format)
 
     def write(self, folder: str | Path, tensors: dict[str, Tensor], **fields: Any) -> Path:
         """Write both files to a folder, with these fields in the card, and return the folder."""

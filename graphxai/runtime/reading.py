@@ -1,4 +1,4 @@
-"""Read files that may be pipes, devices, or far too large."""
+"""Read files that may be pipes, devices, or far too large, and name what is wrong with them."""
 
 import csv
 from functools import cache
@@ -6,6 +6,11 @@ from importlib import resources
 from pathlib import Path
 
 SMALL_FILE = 1 << 24  # bytes of the files beside the weights
+CONFIG = "config.json"  # of every checkpoint folder
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read; the message names the file, the key and the remedy."""
 
 
 def regular_file(path: Path) -> Path:

@@ -4,7 +4,7 @@ Nothing is unpickled. Every error names the file, and the key if there is one.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from graphxai.contract.checkpoint_files import (
     save_description,
     weights_digest,
     with_origin,
+    write_weights,
 )
 from graphxai.contract.checkpoint_files import CheckpointError as CheckpointError
 from graphxai.contract.model import only_starts as only_starts
@@ -56,12 +57,10 @@ def save_checkpoint(
     If the model has a mean node, or conformal scores, each is written to a file of its own.
     """
     folder = folder_at(folder)
-    tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    write_whole(folder / WEIGHTS, save(tensors, metadata={"format": FORMAT}))
+    digest = write_weights(model.state_dict(), folder, FORMAT)
     save_mean_node(model, folder)
     content = {"format": FORMAT, "model": model.config.to_dict()}
-    digest, card = weights_digest(folder), card or "# Graphormer\n"
-    return save_description(model, folder, digest, content, metadata, card)
+    return save_description(model, folder, digest, content, metadata, card or "# Graphormer\n")
 
 
 def load_checkpoint(folder: str | Path) -> Graphormer:
@@ -88,7 +87,7 @@ def load_checkpoint(folder: str | Path) -> Graphormer:
         outline = outlined(config, shapes)
     except INVALID as error:
         raise CheckpointError(f"{folder / CONFIG}: invalid model configuration: {error}") from error
-    require_shapes(shapes_of(outline), shapes, folder / WEIGHTS)
+    require_shapes(shapes_of(outline.state_dict()), shapes, folder / WEIGHTS)
     model = with_memory(outline)
     tensors, digest = read_weights(folder)
     fill(model, tensors, folder / WEIGHTS)
@@ -135,9 +134,9 @@ def is_published(folder: Path) -> bool:
     return content.get("model_type") == "graphormer" or "n_layers" in content
 
 
-def shapes_of(model: Graphormer) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parameters of a model."""
-    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of tensors, such as the `state_dict` of a model."""
+    return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
 def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Graphormer:
@@ -192,9 +191,7 @@ def _most_numbers(config: GraphormerConfig) -> int:
 def fill(model: Graphormer, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy tensors into the model's parameters, whose names and shapes must match."""
     parameters = model.state_dict()
-    require_shapes(
-        shapes_of(model), {key: tuple(value.shape) for key, value in tensors.items()}, path
-    )
+    require_shapes(shapes_of(parameters), shapes_of(tensors), path)
     model.load_state_dict(
         {key: as_numbers(value, key, path, parameters[key].dtype) for key, value in tensors.items()}
     )

@@ -80,13 +80,13 @@ def load_huggingface(
                 f"edge_type {content['edge_type']!r} is not supported, only 'multi_hop'."
             )
         config = layout.config(content, read, spatial_pos_max)
-        outline = outlined(config, {key: tuple(value.shape) for key, value in tensors.items()})
+        outline = outlined(config, shapes_of(tensors))
     except INVALID as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{folder}: not a supported Graphormer: {error}") from error
-    shapes = shapes_of(outline)
-    state = _tables(read, layout.names, config, atom_offset)
+    shapes = shapes_of(outline.state_dict())
+    state = _tables(read, layout, config, atom_offset)
     state |= {ours: read.like(key, shapes[ours]) for ours, key in layout.keys(read, config).items()}
     model = with_memory(outline)
     fill(model, state, folder / WEIGHTS)
@@ -161,18 +161,13 @@ class _Reader:
 
 
 @dataclass(frozen=True)
-class _Names:
-    """The keys of a layout's tables, and the key prefixes of node features and structural bias."""
+class _Layout:
+    """Names of published code: key prefixes of node features and bias, and the keys of degrees."""
 
     node: str
     bias: str
     degree_in: str
     degree_out: str
-
-
-@dataclass(frozen=True)
-class _Layout:
-    names: _Names
     config: Callable[[dict[str, Any], _Reader, int | None], GraphormerConfig]
     keys: Callable[[_Reader, GraphormerConfig], dict[str, str]]  # our names: theirs
 
@@ -188,26 +183,26 @@ def _feature_rows(cardinalities: tuple[int, ...], offset: int) -> Tensor:
 
 
 def _tables(
-    read: _Reader, names: _Names, config: GraphormerConfig, atom_offset: int
+    read: _Reader, layout: _Layout, config: GraphormerConfig, atom_offset: int
 ) -> dict[str, Tensor]:
-    """Return the embedding and bias tables under our names."""
+    """Return the embedding and bias tables under our layout."""
     dim, heads = config.hidden_dim, config.num_heads
     degrees = torch.arange(config.max_degree + 1) + 1  # row 0 is padding
     distances = torch.arange(config.max_distance + 2) + 1  # distance + 1; unreachable comes last
     atoms = _feature_rows(ATOM_CARDINALITIES, atom_offset)
     bonds = _feature_rows(BOND_CARDINALITIES, EDGE_OFFSET)
     first = torch.tensor([0])
-    hops = _hops(read, names.bias + "edge_dis_encoder.weight", config)
-    no_hop = read.rows(names.bias + "edge_encoder.weight", first, heads)[0]
-    spatial = read.rows(names.bias + "spatial_pos_encoder.weight", distances, heads)
-    virtual = names.bias + "graph_token_virtual_distance.weight"
+    hops = _hops(read, layout.bias + "edge_dis_encoder.weight", config)
+    no_hop = read.rows(layout.bias + "edge_encoder.weight", first, heads)[0]
+    spatial = read.rows(layout.bias + "spatial_pos_encoder.weight", distances, heads)
+    virtual = layout.bias + "graph_token_virtual_distance.weight"
     return {
-        "node_embedding.table": read.rows(names.node + "atom_encoder.weight", atoms, dim),
-        "node_embedding.in_degree": read.rows(names.degree_in, degrees, dim),
-        "node_embedding.out_degree": read.rows(names.degree_out, degrees, dim),
-        "graph_token": read.rows(names.node + "graph_token.weight", first, dim)[0],
+        "node_embedding.table": read.rows(layout.node + "atom_encoder.weight", atoms, dim),
+        "node_embedding.in_degree": read.rows(layout.degree_in, degrees, dim),
+        "node_embedding.out_degree": read.rows(layout.degree_out, degrees, dim),
+        "graph_token": read.rows(layout.node + "graph_token.weight", first, dim)[0],
         "bias.graph_token": read.rows(virtual, first, heads)[0],
-        "bias.bond": read.rows(names.bias + "edge_encoder.weight", bonds, heads),
+        "bias.bond": read.rows(layout.bias + "edge_encoder.weight", bonds, heads),
         "bias.hop": hops,
         "bias.spatial": spatial + _padded_hops(no_hop, hops, len(spatial)),
     }
@@ -242,13 +237,13 @@ def _padded_hops(no_hop: Tensor, hops: Tensor, num_distances: int) -> Tensor:
     return (beyond.float() @ constant) / length.clamp(1, num_hops)[:, None]
 
 
-def _common(read: _Reader, names: _Names) -> dict[str, Any]:
-    spatial = read(names.bias + "spatial_pos_encoder.weight")
+def _common(read: _Reader, layout: _Layout) -> dict[str, Any]:
+    spatial = read(layout.bias + "spatial_pos_encoder.weight")
     return {
         "node_cardinalities": ATOM_CARDINALITIES,
         "node_feature_names": ATOM_FEATURE_NAMES,
         "edge_cardinalities": BOND_CARDINALITIES,
-        "max_degree": len(read(names.degree_in)) - 2,
+        "max_degree": len(read(layout.degree_in)) - 2,
         "max_distance": len(spatial) - 3,
         "ties": "floyd",
     }
@@ -302,12 +297,6 @@ _V1_PARTS = (
     " self_attention.output_layer self_attention_norm ffn.layer1 ffn.layer2 ffn_norm"
 )
 _GRAPH = "encoder.graph_encoder."
-_FAIRSEQ_NAMES = _Names(
-    node=_GRAPH + "graph_node_feature.",
-    bias=_GRAPH + "graph_attn_bias.",
-    degree_in=_GRAPH + "graph_node_feature.in_degree_encoder.weight",
-    degree_out=_GRAPH + "graph_node_feature.out_degree_encoder.weight",
-)
 
 
 def _fairseq_head(read: _Reader) -> tuple[str, str]:
@@ -342,7 +331,7 @@ def _fairseq_config(
         head="transform",
         dropout=float(content.get("dropout", 0.1)),
         attention_dropout=float(content.get("attention_dropout", 0.1)),
-        **_common(read, _FAIRSEQ_NAMES),
+        **_common(read, _FAIRSEQ),
     )
 
 
@@ -361,9 +350,6 @@ def _fairseq_keys(read: _Reader, config: GraphormerConfig) -> dict[str, str]:
     return keys | _both(moved)
 
 
-_V1_NAMES = _Names("", "", "in_degree_encoder.weight", "out_degree_encoder.weight")
-
-
 def _v1_config(
     content: dict[str, Any], read: _Reader, spatial_pos_max: int | None
 ) -> GraphormerConfig:
@@ -377,7 +363,7 @@ def _v1_config(
         mask_distance=None if spatial_pos_max is None else spatial_pos_max - 1,
         dropout=float(content.get("dropout_rate", 0.1)),
         attention_dropout=float(content.get("attention_dropout_rate", 0.1)),
-        **_common(read, _V1_NAMES),
+        **_common(read, _V1),
     )
 
 
@@ -386,5 +372,12 @@ def _v1_keys(read: _Reader, config: GraphormerConfig) -> dict[str, str]:
     return _layer_keys(config, "", _V1_PARTS) | _both(moved)
 
 
-_FAIRSEQ = _Layout(_FAIRSEQ_NAMES, _fairseq_config, _fairseq_keys)
-_V1 = _Layout(_V1_NAMES, _v1_config, _v1_keys)
+_FAIRSEQ = _Layout(
+    _GRAPH + "graph_node_feature.",
+    _GRAPH + "graph_attn_bias.",
+    _GRAPH + "graph_node_feature.in_degree_encoder.weight",
+    _GRAPH + "graph_node_feature.out_degree_encoder.weight",
+    _fairseq_config,
+    _fairseq_keys,
+)
+_V1 = _Layout("", "", "in_degree_encoder.weight", "out_degree_encoder.weight", _v1_config, _v1_keys)

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from graphxai.contract.checkpoint_error import CONFIG as CONFIG
-from graphxai.contract.checkpoint_error import CheckpointError as CheckpointError
 from graphxai.runtime.options import did_you_mean
+from graphxai.runtime.reading import CONFIG as CONFIG
+from graphxai.runtime.reading import CheckpointError as CheckpointError
 
 PRETRAINED = Path(__file__).parent / "pretrained"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
 from graphxai.contract.checkpoint_files import (
     CONFIG,
@@ -25,11 +24,11 @@ from graphxai.contract.checkpoint_files import (
     read_weights,
     require_shapes,
     save_description,
-    weights_digest,
     with_origin,
+    write_weights,
 )
 from graphxai.datasets.as_given import AS_DRAWN
-from graphxai.runtime.writing import folder_at, write_whole
+from graphxai.runtime.writing import folder_at
 
 from .model import COLUMNS, CarriedCounts, KernelProcess, ProcessConfig
 
@@ -43,14 +42,14 @@ def save_process(
 ) -> Path:
     """Write model, metadata (JSON values), model card (Markdown) and conformal scores."""
     folder = folder_at(folder)
-    tensors = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    tensors = dict(model.state_dict())
     for key in INTEGERS:
         counts = tensors[key]
         largest = int(counts.max()) if len(counts) else 0
         tensors[key] = counts.to(next(kind for kind in SIZES if largest <= torch.iinfo(kind).max))
-    write_whole(folder / WEIGHTS, save(tensors, metadata={"format": PROCESS}))
+    digest = write_weights(tensors, folder, PROCESS)
     content = {"format": PROCESS, "model": model.config.to_dict()}
-    digest, card = weights_digest(folder), card or "# Gaussian process\n"
+    card = card or "# Gaussian process\n"
     return save_description(model, folder, digest, content, metadata, card)
 
 
