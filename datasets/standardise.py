@@ -24,7 +24,7 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from graphxai.runtime.reading import packaged_rows
 
 from .as_given import MixtureError, Standardisation
-from .tautomer_form import one_proton_form
+from .tautomer_form import one_proton_form, pattern
 
 ELEMENTS = {  # names of ions of one atom; those of other metals make complexes, which stay whole
     "Li": "lithium", "Na": "sodium", "K": "potassium", "Rb": "rubidium", "Cs": "caesium",
@@ -131,7 +131,7 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
     atoms = tuple(range(mol.GetNumAtoms()))
     changes: list[str] = []
     parent = mol
-    has_salt = any(mol.HasSubstructMatch(_pattern(each)) for each in (_CHARGE, _SALT))
+    has_salt = any(mol.HasSubstructMatch(pattern(each)) for each in (_CHARGE, _SALT))
     if has_salt or len(Chem.GetMolFrags(mol)) > 1:
         compound = _compound_in(neutral_form(mol), mol)
         if compound is not None:
@@ -156,12 +156,12 @@ def neutral_form(mol: Chem.Mol) -> Chem.RWMol:
     with rdBase.BlockLogs():  # RDKit writes a line for each molecule
         copy = Chem.RWMol(mol)
         metals, dative, uncharger, balanced = _tools()
-        if copy.HasSubstructMatch(_pattern(_SALT)):
+        if copy.HasSubstructMatch(pattern(_SALT)):
             metals.DisconnectInPlace(copy)
             Chem.SanitizeMol(copy)
-        if copy.HasSubstructMatch(_pattern(_REDRAWN)):
+        if copy.HasSubstructMatch(pattern(_REDRAWN)):
             dative.normalizeInPlace(copy)
-        full = [i for (i,) in copy.GetSubstructMatches(_pattern(_FULL_ANION))]
+        full = [i for (i,) in copy.GetSubstructMatches(pattern(_FULL_ANION))]
         elements = [copy.GetAtomWithIdx(i).GetAtomicNum() for i in full]
         for i, element in zip(full, elements, strict=True):
             _set(copy.GetAtomWithIdx(i), _STAND_IN[element], 0)
@@ -174,7 +174,7 @@ def neutral_form(mol: Chem.Mol) -> Chem.RWMol:
 
 def lone_charges(mol: Chem.Mol) -> list[int]:
     """Return the charged atoms whose charge no neighbour balances, as those of a nitro group do."""
-    return [atom for (atom,) in mol.GetSubstructMatches(_pattern(_CHARGE))]
+    return [atom for (atom,) in mol.GetSubstructMatches(pattern(_CHARGE))]
 
 
 def _set(atom: Chem.Atom, element: int, charge: int) -> None:
@@ -189,13 +189,13 @@ def _balanced(mol: Chem.Mol) -> Chem.Mol:
     are ionised, and among equal ones those that come first in RDKit's canonical order.
     """
     charge = Chem.GetFormalCharge(mol)
-    if charge <= 0 or mol.HasSubstructMatch(_pattern(_METAL)):
+    if charge <= 0 or mol.HasSubstructMatch(pattern(_METAL)):
         return mol
     acids: dict[int, None] = {}
     order = Chem.CanonicalRankAtoms(mol)
-    for pattern in _acids():
+    for acid in _acids():
         acids |= dict.fromkeys(
-            sorted((match[0] for match in mol.GetSubstructMatches(pattern)), key=order.__getitem__)
+            sorted((match[0] for match in mol.GetSubstructMatches(acid)), key=order.__getitem__)
         )
     if not acids:
         return mol
@@ -278,8 +278,7 @@ def _compound(components: list[_Component]) -> _Component | None:
 
 
 def _charges(mol: Chem.Mol, atoms: Iterable[int]) -> list[int]:
-    """Return the formal charges of these atoms."""
-    matches = mol.GetSubstructMatches(_pattern("[!+0]"), maxMatches=mol.GetNumAtoms())
+    matches = mol.GetSubstructMatches(pattern("[!+0]"), maxMatches=mol.GetNumAtoms())
     charges = {i: mol.GetAtomWithIdx(i).GetFormalCharge() for (i,) in matches}
     return [charges.get(i, 0) for i in atoms]
 
@@ -315,11 +314,6 @@ def tautomers() -> Any:
     enumerator = rdMolStandardize.TautomerEnumerator()
     enumerator.SetMaxTransforms(MAX_TRANSFORMS)
     return enumerator
-
-
-@cache
-def _pattern(smarts: str) -> Chem.Mol:
-    return Chem.MolFromSmarts(smarts)
 
 
 @cache

@@ -17,6 +17,23 @@ from rdkit import Chem
 MOST_FORMS = 64  # of one molecule
 # Not in a five-membered ring with a carbonyl group, whose lactam is another matter
 _NO_LACTAM = "!$(n~[c;r5]=[!#6;!R]);!$(n~[*;r5]~[c;r5]=[!#6;!R])"
+_DONOR, _ACCEPTOR = f"[nX3;H1;+0;r5;{_NO_LACTAM}]", f"[nX2;H0;+0;r5;{_NO_LACTAM}]"
+# Imine, carbon and amine
+_AMIDINE = "[NX2;+0;!$(N-[!#6;!#1]):1]=[CX3;+0:2]-[NX3;+0;H1,H2;!$(N-[!#6;!#1]):3]"
+# What most molecules lack, without the patterns in patterns that RDKit is slow with
+_PLAIN = "[nX3;H1;r5]", "[NX2]=[CX3]-[NX3;!H0]"
+# What a form should not have, the worst first: a benzo ring without its sextet, as in 2H-indazole;
+# an imine with hydrogen, where the amino form is there (Raczynska 2005); an imine outside a ring;
+# and an N-H between two nitrogens, as in 2H-tetrazole, or two carbons, as in 4H-1,2,4-triazole.
+_DISFAVOURED = (
+    "[nH]1[c,n]c2aaaac2[c,n]1", "[NX2;H1]=[#6]", "[#6;R]=[NX2;!R]", "n[nH]n", "c1nnc[nH]1"
+)  # fmt: skip
+
+
+@cache
+def pattern(smarts: str) -> Chem.Mol:
+    """Return a pattern of our own, which is parsed when it is first needed."""
+    return Chem.MolFromSmarts(smarts)
 
 
 def one_proton_form(mol: Chem.Mol) -> Chem.Mol:
@@ -44,15 +61,16 @@ def one_proton_form(mol: Chem.Mol) -> Chem.Mol:
     if len(forms) == 1 or waiting:
         return mol
 
-    def rank(smiles: str) -> tuple[Any, ...]:
-        return *(len(forms[smiles].GetSubstructMatches(each)) for each in _disfavoured()), smiles
+    def rank(smiles: str) -> tuple[list[int], str]:
+        matches = [forms[smiles].GetSubstructMatches(pattern(each)) for each in _DISFAVOURED]
+        return list(map(len, matches)), smiles
 
     return forms[min(forms, key=rank)]
 
 
 def _without_moving_bonds(mol: Chem.Mol) -> Chem.Mol:
     """Return a molecule without the configuration of double bonds that move with a proton."""
-    matches = mol.GetSubstructMatches(_movable()[1])
+    matches = mol.GetSubstructMatches(pattern(_AMIDINE))
     bonds = [mol.GetBondBetweenAtoms(imine, carbon) for imine, carbon, _ in matches]
     places = [b.GetIdx() for b in bonds if b.GetStereo() != Chem.BondStereo.STEREONONE]
     if not places:
@@ -76,13 +94,12 @@ def has_moving_protons(mol: Chem.Mol) -> bool:
 
     It is False where the move of each amidine's proton would be for the worse, as in most drawings.
     """
-    if not any(mol.HasSubstructMatch(pattern) for pattern in _plain()):
+    if not any(mol.HasSubstructMatch(pattern(each)) for each in _PLAIN):
         return False
-    annular, amidine = _movable()
-    if mol.HasSubstructMatch(annular) and mol.HasSubstructMatch(_acceptor()):
+    if all(mol.HasSubstructMatch(pattern(each)) for each in (_DONOR, _ACCEPTOR)):
         return True
     carbon_of: dict[int, int] = {}
-    for imine, carbon, amine in mol.GetSubstructMatches(amidine):
+    for imine, carbon, amine in mol.GetSubstructMatches(pattern(_AMIDINE)):
         if any(carbon_of.setdefault(n, carbon) != carbon for n in (imine, amine)):
             return True  # of a biguanide, whose protons move in several steps
         drawn = mol.GetBondBetweenAtoms(imine, carbon)
@@ -130,12 +147,11 @@ class _Move(NamedTuple):
 
 def _moves(mol: Chem.Mol) -> list[_Move]:
     """Return the moves of one proton to another nitrogen."""
-    annular, amidine = _movable()
-    donors = [i for (i,) in mol.GetSubstructMatches(annular)]
-    acceptors = [i for (i,) in mol.GetSubstructMatches(_acceptor())] if donors else []
+    donors = [i for (i,) in mol.GetSubstructMatches(pattern(_DONOR))]
+    acceptors = [i for (i,) in mol.GetSubstructMatches(pattern(_ACCEPTOR))] if donors else []
     systems = _aromatic_systems(mol) if acceptors else {}
     moves = [_Move(i, j) for i in donors for j in acceptors if systems.get(i) == systems.get(j)]
-    of_amidines = mol.GetSubstructMatches(amidine)
+    of_amidines = mol.GetSubstructMatches(pattern(_AMIDINE))
     return moves + [_Move(amine, imine, carbon) for imine, carbon, amine in of_amidines]
 
 
@@ -176,39 +192,3 @@ def _aromatic_systems(mol: Chem.Mol) -> dict[int, int]:
         systems = [system for system in systems if not system & ring]
         systems.append(ring.union(*joined))
     return {i: k for k, system in enumerate(systems) for i in system}
-
-
-@cache
-def _movable() -> tuple[Any, Any]:
-    """Match the nitrogen of an annular N-H, and imine, carbon and amine of an amidine."""
-    amidine = "[NX2;+0;!$(N-[!#6;!#1]):1]=[CX3;+0:2]-[NX3;+0;H1,H2;!$(N-[!#6;!#1]):3]"
-    return Chem.MolFromSmarts(f"[nX3;H1;+0;r5;{_NO_LACTAM}]"), Chem.MolFromSmarts(amidine)
-
-
-@cache
-def _plain() -> tuple[Any, Any]:
-    """Match what most molecules lack, without the patterns in patterns that RDKit is slow with."""
-    return Chem.MolFromSmarts("[nX3;H1;r5]"), Chem.MolFromSmarts("[NX2]=[CX3]-[NX3;!H0]")
-
-
-@cache
-def _acceptor() -> Any:
-    return Chem.MolFromSmarts(f"[nX2;H0;+0;r5;{_NO_LACTAM}]")
-
-
-@cache
-def _disfavoured() -> tuple[Any, ...]:
-    """Match what a form should not have, the worst first.
-
-    They are a benzo ring without its sextet, as in 2H-indazole; an imine with hydrogen, where the
-    amino form is there (Raczynska 2005); an imine outside a ring; and an N-H between two nitrogens,
-    as in 2H-tetrazole, or between two carbons, as in 4H-1,2,4-triazole.
-    """
-    patterns = (
-        "[nH]1[c,n]c2aaaac2[c,n]1",
-        "[NX2;H1]=[#6]",
-        "[#6;R]=[NX2;!R]",
-        "n[nH]n",
-        "c1nnc[nH]1",
-    )
-    return tuple(map(Chem.MolFromSmarts, patterns))
