@@ -20,13 +20,19 @@ POINTS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")  
 COMMAS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")  # 1,023.5
 LIMIT = re.compile(r"(>=|=>|<=|=<|>>|<<|[<>\u2264\u2265\u2a7d\u2a7e~\u2248])\s*(\S.*)")
 WITH_UNIT = re.compile(r"[+-]?[\d.,]*\d(?:[eE][+-]?\d+)?\s*(\D{1,12})")
-UNITS = frozenset(
-    (
-        *("%", "m", "mm", "um", "nm", "pm", "fm", "mol/l", "mmol/l", "umol/l", "nmol/l", "pmol/l"),
-        *("g", "mg", "ug", "ng", "g/l", "mg/l", "ug/l", "mg/ml", "ug/ml", "ng/ml", "mg/kg", "ppm"),
-        *("kcal/mol", "kj/mol", "h", "min", "\u00b0c", "cm/s"),
-    )
-)
+
+# Powers of ten of mol/l, and of g/l, which needs the molecule's mass
+MOLAR = {"m": 0, "mm": -3, "um": -6, "nm": -9, "pm": -12, "fm": -15}
+MOLAR |= {f"{prefix}mol/l": MOLAR[f"{prefix}m"] for prefix in ("", "m", "u", "n", "p", "f")}
+MOLAR |= {"molar": 0, "millimolar": -3, "micromolar": -6, "nanomolar": -9, "picomolar": -12}
+MASS = {"g/l": 0, "mg/ml": 0, "mg/l": -3, "ug/ml": -3, "ug/l": -6, "ng/ml": -6, "ng/l": -9}
+MASS |= {"pg/ml": -9, "g/ml": 3}
+POWERS = MOLAR | MASS
+MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u", " ": None, "\u00b7": "."})
+PER = re.compile(r"(.+?)[.*]?(m?l)\^?-1")  # ug.mL-1
+UNITS = POWERS.keys() | {
+    "%", "g", "mg", "ug", "ng", "mg/kg", "ppm", "kcal/mol", "kj/mol", "h", "min", "\u00b0c", "cm/s"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -148,5 +154,11 @@ def _unit(text: str) -> str:
     if match is None:
         return ""
     unit = match[1].strip()
-    plain = "".join(unit.casefold().replace("\u00b5", "u").replace("\u03bc", "u").split())
-    return unit if plain in UNITS else ""
+    return unit if plain_unit(unit) in UNITS else ""
+
+
+def plain_unit(unit: str) -> str:
+    """Return a unit in the spelling of `MOLAR` and `MASS`."""
+    plain = unit.translate(MICRO).casefold()
+    match = PER.fullmatch(plain)
+    return f"{match[1]}/{match[2]}" if match else plain

@@ -14,22 +14,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..as_given import AS_DRAWN
-from ..cell_numbers import LIMIT, NUMBER, TYPOGRAPHY, parsed_numbers
+from ..cell_numbers import LIMIT, MASS, NUMBER, POWERS, TYPOGRAPHY, parsed_numbers, plain_unit
 from ..labels import is_missing
 from ..molecule_reading import MoleculeError, read_molecules
 from .exports import (
     ENDPOINT,
     EQUAL,
     IS_LOG,
-    MASS,
-    POWERS,
     QUOTES,
     SIGN,
     SIGNS,
     TURNED,
     AssayColumns,
     header_unit,
-    plain_unit,
 )  # fmt: skip
 
 Transform = Literal["log10", "none"]

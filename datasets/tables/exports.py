@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..cell_numbers import MASS, MOLAR, plain_unit
 from .columns import plain_name
 from .opening import TableError
 
@@ -63,15 +64,6 @@ SIGN = re.compile(r"[<>=~\u2264\u2265\u2a7d\u2a7e\u2248]{1,2}")
 TURNED = str.maketrans("<>\u2264\u2265\u2a7d\u2a7e", "><\u2265\u2264\u2a7e\u2a7d")
 QUOTES = str.maketrans({"'": "", '"': ""})
 
-# Powers of ten of mol/l, and of g/l, which needs the molecule's mass
-MOLAR = {"m": 0, "mm": -3, "um": -6, "nm": -9, "pm": -12, "fm": -15}
-MOLAR |= {f"{prefix}mol/l": MOLAR[f"{prefix}m"] for prefix in ("", "m", "u", "n", "p", "f")}
-MOLAR |= {"molar": 0, "millimolar": -3, "micromolar": -6, "nanomolar": -9, "picomolar": -12}
-MASS = {"g/l": 0, "mg/ml": 0, "mg/l": -3, "ug/ml": -3, "ug/l": -6, "ng/ml": -6, "ng/l": -9}
-MASS |= {"pg/ml": -9, "g/ml": 3}
-POWERS = MOLAR | MASS
-MICRO = str.maketrans({"\u00b5": "u", "\u03bc": "u", " ": None, "\u00b7": "."})
-PER = re.compile(r"(.+?)[.*]?(m?l)\^?-1")  # ug.mL-1
 ENDPOINT = re.compile(
     r"(?<![a-z])(?P<log>p|-?log(?:10)?[ _]?(?:of )?)?"
     r"(?P<name>q?(?:IC|EC|AC|GI|CC|XC|DC|TC)[ _]?(?:50|90)|K[idb]|potency)(?![a-z0-9])",
@@ -113,13 +105,6 @@ def header_unit(header: str) -> tuple[str, str]:
 def measures_dose(name: str) -> bool:
     """Return whether a column's name says that it has IC50, Ki and the like."""
     return bool(ENDPOINT.search(name)) or any(plain_name(name) == e.value for e in EXPORTS)
-
-
-def plain_unit(unit: str) -> str:
-    """Return a unit in the spelling of `MOLAR` and `MASS`."""
-    plain = unit.translate(MICRO).casefold()
-    match = PER.fullmatch(plain)
-    return f"{match[1]}/{match[2]}" if match else plain
 
 
 def may_become(column: str, name: str) -> bool:

@@ -372,6 +372,12 @@ def test_a_repeated_molecule_is_not_kept(write, monkeypatch):
     assert len({id(graph) for graph in table.graphs}) == 30
 
 
+@pytest.mark.parametrize("unit", ["nanomolar", "ng/l", "g/mL"])
+def test_cells_with_any_unit_that_can_be_converted_are_no_classes(unit):
+    with pytest.raises(ValueError, match="has numbers with a unit"):
+        read_labels("y", [f"5 {unit}", f"5 {unit}", f"7 {unit}", f"7 {unit}"])
+
+
 @pytest.mark.parametrize(
     ("header", "units", "name", "unit"),
     [
