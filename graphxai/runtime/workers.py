@@ -21,7 +21,7 @@ from contextlib import closing, suppress
 from itertools import chain, islice
 from pathlib import Path
 from queue import LifoQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from graphxai.runtime.notices import warn
 
@@ -167,20 +167,22 @@ def in_workers(
         finally:
             idle.put(process)
 
-    source = _with_failure(pieces)
-    pending: deque[Future[list[PieceResult]] | _SourceFailure] = deque()
+    source: Iterator[Sequence[Item]] = iter(pieces)
+    pending: deque[Future[list[PieceResult]]] = deque()
     threads = ThreadPoolExecutor(workers)
     try:
         while True:
-            for piece in islice(source, workers * _AHEAD - len(pending)):
-                pending.append(
-                    piece if isinstance(piece, _SourceFailure) else threads.submit(work, piece)
-                )
+            try:
+                for piece in islice(source, workers * _AHEAD - len(pending)):
+                    pending.append(threads.submit(work, piece))
+            except Exception as error:  # of the source, which is read ahead: others come before
+                failed: Future[list[PieceResult]] = Future()
+                failed.set_exception(error)
+                pending.append(failed)
+                source = iter(())
             if not pending:
                 return
             done = pending.popleft()
-            if isinstance(done, _SourceFailure):
-                raise done.error
             while not done.done():
                 wait([done], timeout=HEARD)
             yield [part._replace(result=_opened(part.result)) for part in done.result()]
@@ -188,23 +190,6 @@ def in_workers(
         for process in processes:
             process.end()
         threads.shutdown(cancel_futures=True)
-
-
-class _SourceFailure(NamedTuple):
-    """What the source of the pieces raised in place of a piece."""
-
-    error: Exception
-
-
-def _with_failure(pieces: Iterable[Sequence[Item]]) -> Iterator[Sequence[Item] | _SourceFailure]:
-    """Yield the pieces, and at the end what the source raised, if it raised an error.
-
-    The source is read ahead, so its error must wait until all results before it are out.
-    """
-    try:
-        yield from pieces
-    except Exception as error:
-        yield _SourceFailure(error)
 
 
 _issued_warnings: dict[Any, Any] = {}  # as Python keeps them for each module
