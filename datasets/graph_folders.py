@@ -146,7 +146,7 @@ def _load_tensors(path: Path) -> StoredGraphs:
             raise GraphFolderError(f"{path}: split must hold 0, 1 and 2 for each graph.")
         train, valid, test = (tuple((numbers == k).nonzero()[:, 0].tolist()) for k in range(3))
         split = Split(train, valid, test)
-    graphs = [Graph(num_nodes_=count) for count in counts["node"]]
+    graphs: list[dict[str, Tensor]] = [{} for _ in counts["node"]]
     for key, values in tensors.items():
         kind, _, name = key.partition(":")
         rows = counts.get(kind)
@@ -155,15 +155,13 @@ def _load_tensors(path: Path) -> StoredGraphs:
         if len(rows) != len(graphs) or sum(rows) != len(values):
             raise GraphFolderError(f"{path}: {key!r} has {len(values)} rows, not {sum(rows)}.")
         for graph, part in zip(graphs, values.split(rows), strict=True):
-            setattr(graph, name, part.T if key == "edge:edge_index" else part)
-    return StoredGraphs([_to_data(graph) for graph in graphs], split)
+            graph[name] = part.T if key == "edge:edge_index" else part
+    return StoredGraphs(list(map(_to_data, graphs, counts["node"])), split)
 
 
-def _to_data(graph: Graph) -> Data:
-    num_nodes = graph.get("num_nodes_")
-    del graph.num_nodes_
-    data = graph.to_data()
-    if data.get("x") is None:
+def _to_data(values: dict[str, Tensor], num_nodes: int) -> Data:
+    data = Graph(**values).to_data()
+    if "x" not in values:
         data.num_nodes = num_nodes
     return data
 
@@ -198,12 +196,11 @@ def _load_ogb(folder: Path) -> StoredGraphs:
             values["edge_index"] = torch.stack([pair, pair.flip(0)], dim=2).reshape(2, -1)
             if "edge_attr" in values:
                 values["edge_attr"] = values["edge_attr"].repeat_interleave(2, dim=0)
-        graphs.append(_to_data(Graph(num_nodes_=count, **values)))
+        graphs.append(_to_data(values, count))
     return StoredGraphs(graphs, ogb_split(folder))
 
 
 def _split_rows(values: Tensor, counts: np.ndarray, file: str) -> tuple[Tensor, ...]:
-    """Return the rows of each graph."""
     if counts.min(initial=0) < 0 or counts.sum() != len(values):
         raise GraphFolderError(f"{file} has {len(values)} rows, not {counts.sum()}.")
     return values.split(counts.tolist())

@@ -220,7 +220,6 @@ def _in_order(mol: Chem.Mol, order: list[int], smiles: str) -> Chem.Mol | None:
 def _read_as_drawn(
     molecules: Sequence[str | Chem.Mol], max_atoms: int, canonical: bool
 ) -> list[ReadMolecule | MoleculeError]:
-    """Read molecules without changing any."""
     # Each step runs over all molecules before the next: the steps evict each other from the
     # processor's caches.
     texts = [item.strip() if isinstance(item, str) else "" for item in molecules]

@@ -181,7 +181,6 @@ def _large_rings(mol: Chem.Mol) -> Groups:
 
 
 def _many_rings(mol: Chem.Mol) -> Groups:
-    """Return all rings if there are many of them."""
     rings = mol.GetRingInfo().AtomRings()
     return list(rings) if len(rings) > MANY_RINGS else []
 

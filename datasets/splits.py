@@ -74,13 +74,8 @@ class Split:
         """
         try:
             fields = json.loads(text)
-            return cls(
-                train=tuple(fields["train"]),
-                valid=tuple(fields["valid"]),
-                test=tuple(fields["test"]),
-                kind=fields["kind"],
-                seed=fields["seed"],
-            )
+            train, valid, test = (tuple(fields[part]) for part in ("train", "valid", "test"))
+            return cls(train, valid, test, fields["kind"], fields["seed"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"this JSON is not a stored split: {error!r} is missing") from error
 

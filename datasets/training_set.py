@@ -194,15 +194,11 @@ class TrainingSet:
     def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
         """Return the n compounds most similar to a molecule, as SMILES, the nearest first."""
         from .canonical_form import without_labels
-
-        order = self._similarities(without_labels(mol)).argsort(kind="stable")[::-1]
-        return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
-
-    def _similarities(self, mol: Mol) -> NDArray[np.float64]:
-        """Return the ECFP4 Tanimoto similarity to every compound, (n,)."""
         from .fingerprints import ecfp4_bits
 
-        return self._bits.similarities(ecfp4_bits(mol))
+        similarities = self._bits.similarities(ecfp4_bits(without_labels(mol)))
+        order = similarities.argsort(kind="stable")[::-1]
+        return tuple(_canonical(self.written[i]) for i in order[:n].tolist())
 
     @cached_property
     def _bits(self) -> BitTable:

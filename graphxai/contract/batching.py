@@ -166,15 +166,12 @@ def batches_for(
         alike: whether the graphs of a batch must have the padding that they have alone.
     """
     same_size: bool = getattr(model, "same_size_only", False)
-    if (group_of := getattr(model, "batch_group", None)) is not None:
-        groups: dict[Any, int] = {}
-        numbers = [groups.setdefault(group_of(item.data), len(groups)) for _, item in prepared]
-        parts = [
-            [item for item, number in zip(prepared, numbers, strict=True) if number == group]
-            for group in groups.values()
-        ]
-    else:
-        parts = [list(prepared)]
+    group_of = getattr(model, "batch_group", None)
+    by_group: dict[Any, list[tuple[Key, Input]]] = {}
+    for pair in prepared:
+        group = None if group_of is None else group_of(pair[1].data)
+        by_group.setdefault(group, []).append(pair)
+    parts = list(by_group.values())
     goes_alone = getattr(model, "goes_alone", None)
     if goes_alone is not None:
         for part in parts:
@@ -209,13 +206,14 @@ def in_batches(
     batch: list[tuple[Key, Input]] = []
     for item in sorted(prepared, key=lambda pair: pair[1].num_nodes):
         tokens = item[1].num_nodes + 1 if padded is None else padded(item[1])
-        full = len(batch) >= MAX_GRAPHS or (len(batch) + 1) * tokens**2 > MAX_PAIRS
-        differs = bool(batch) and same_size and batch[0][1].num_nodes != item[1].num_nodes
-        differs = differs or (bool(batch) and padded is not None and padded(batch[0][1]) != tokens)
-        differs = differs or (bool(batch) and any(map(alone, (batch[0][1], item[1]))))
-        if batch and (full or differs):
-            yield batch
-            batch = []
+        if batch:
+            first = batch[0][1]
+            full = len(batch) >= MAX_GRAPHS or (len(batch) + 1) * tokens**2 > MAX_PAIRS
+            differs = same_size and first.num_nodes != item[1].num_nodes
+            differs = differs or (padded is not None and padded(first) != tokens)
+            if full or differs or any(map(alone, (first, item[1]))):
+                yield batch
+                batch = []
         batch.append(item)
     if batch:
         yield batch

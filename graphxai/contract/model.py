@@ -19,6 +19,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from graphxai.contract.tasks import Task, TaskSet, is_to_start
 from graphxai.rules.conservative import rules_suspended
+from graphxai.runtime.modules import all_modules
 from graphxai.runtime.randomness import one_draw
 from graphxai.runtime.scope import Blocks, shared_block
 
@@ -186,14 +187,13 @@ def _has_inference_weights(model: Any) -> bool:
     root = getattr(model, "module", model)
     if getattr(type(root), "parameters", None) is not nn.Module.parameters:
         return any(value.is_inference() for value in getattr(model, "parameters", tuple)())
-    modules, is_wrapped = [root], root is not model
-    while modules:
-        module = modules.pop()
-        weights = [*module._parameters.values(), *(module._buffers.values() if is_wrapped else ())]
-        if any(weight is not None and weight.is_inference() for weight in weights):
-            return True
-        modules += [part for part in module._modules.values() if part is not None]
-    return False
+    is_wrapped = root is not model
+    return any(
+        weight is not None and weight.is_inference()
+        for part in all_modules(root)
+        for weights in (part._parameters, part._buffers if is_wrapped else {})
+        for weight in weights.values()
+    )
 
 
 def require_contract(model: Any) -> None:

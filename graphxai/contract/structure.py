@@ -22,10 +22,8 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
 
     A distance is -1 if there is no path.
     """
-    return (_by_matrices if n <= SMALL else _by_frontiers)(n, source, target)
-
-
-def _by_matrices(n: int, source: IntArray, target: IntArray) -> tuple[IntArray, FloatArray]:
+    if n > SMALL:
+        return _by_frontiers(n, source, target)
     distance, paths = paths_together(1, n, source, target, np.zeros(len(source), np.int64))
     return distance[0], paths[0]
 

@@ -140,9 +140,9 @@ class Target:
             weights[:, columns] = F.one_hot(predicted, task.num_outputs).to(weights)
             names = [_class_label(config, task, name) for name in task.classes]
             labels = tuple(names[c] for c in predicted.tolist())
-            return ResolvedTarget(weights, offset, labels, chosen.rivals(weights), is_class=True)
-        label, weights = _class_label(config, task, task.classes[chosen.index]), chosen.row(outputs)
-        labels = (label,) * len(outputs)
+        else:
+            weights = chosen.row(outputs)
+            labels = (_class_label(config, task, task.classes[chosen.index]),) * len(outputs)
         return ResolvedTarget(weights, offset, labels, chosen.rivals(weights), is_class=True)
 
     def _ends(self, config: TaskSet) -> tuple["_TaskOrClass", "_TaskOrClass"]:

@@ -58,19 +58,12 @@ def gradients_of(
         create_graph=differentiable,
         retain_graph=again or differentiable,
     )
-    return {
-        leaf: torch.zeros_like(leaf if isinstance(leaf, Tensor) else _end_of(leaf))
-        if gradient is None
-        else gradient
-        for leaf, gradient in zip(leaves, gradients, strict=True)
-    }
 
+    def zeros_at(leaf: Any) -> Tensor:
+        return torch.zeros_like(leaf if isinstance(leaf, Tensor) else leaf.node.variable)
 
-def _end_of(edge: GradientEdge) -> Tensor:
-    """Return the tensor that an edge of the autograd graph leads to."""
-    node: Any = edge.node
-    tensor: Tensor = node.variable
-    return tensor
+    each = zip(leaves, gradients, strict=True)
+    return {leaf: zeros_at(leaf) if gradient is None else gradient for leaf, gradient in each}
 
 
 def tensors_passed(tape: Tape, rules: Rules) -> list[Tensor]:

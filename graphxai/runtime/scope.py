@@ -52,7 +52,6 @@ class Blocks(Generic[Value]):
             self._open.set(self._unended())
 
     def _unended(self) -> tuple[_Block[Value], ...]:
-        """Return the blocks that have not ended."""
         return tuple(block for block in self._open.get() if not block.ended)
 
 

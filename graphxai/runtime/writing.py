@@ -228,5 +228,4 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _unwritable(path: str | os.PathLike[str], reason: str | None) -> OSError:
-    """Return the error to raise when a file cannot be written."""
     return OSError(f"{path} cannot be written: {reason}. Nothing half-written was left.")

@@ -126,7 +126,6 @@ class StructureEncoding:
         return encoded
 
     def _encode(self, graphs: Sequence[AnyGraph]) -> None:
-        """Encode graphs in place."""
         for data in graphs:
             if data.get("structure") != self.settings and not recall(data, self.settings):
                 self._add_structure(data)
@@ -134,7 +133,6 @@ class StructureEncoding:
         self.add_environments(graphs)
 
     def _add_structure(self, data: AnyGraph) -> None:
-        """Add degrees and bags to a graph."""
         n = int(data.num_nodes or 0)
         if n > MAX_NODES:
             raise ValueError(
@@ -152,7 +150,6 @@ class StructureEncoding:
         self._set_structure(data, bags)
 
     def _set_structure(self, data: "Data | Graph", bags: Bags) -> None:
-        """Set the degrees and bags of a graph."""
         n = len(bags.sizes)
         source, target = data.edge_index.numpy()
         data.out_degree = torch.from_numpy(np.bincount(source, minlength=n))
