@@ -215,29 +215,14 @@ def _attend(
     kept = attention if attention.numel() <= _KEPT else None
     del attention
 
-    def to_values(
-        attention: Tensor, gradient: Tensor, ledger: RunningShares
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the gradients (B, H, T, d) at `A v` and at v."""
-        ledger.add_bias(part.output.bias, gradient)
-        mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
-        mixed = mixed.transpose(1, 2).contiguous()
-        return mixed, ledger.shared(attention.mT @ mixed)
-
-    if not inside:
-
-        def back_to_values(gradient: Tensor, ledger: RunningShares) -> Tensor:
-            _, values = to_values(weights() if kept is None else kept, gradient, ledger)
-            joined = _join(values)
-            ledger.add_bias(part.value.bias, joined)
-            return norm_back(joined, part.value.weight, ledger)
-
-        return out, back_to_values
-
     def back(gradient: Tensor, ledger: RunningShares) -> Tensor:
         attention = weights() if kept is None else kept
-        mixed, values = to_values(attention, gradient, ledger)
-        to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
+        ledger.add_bias(part.output.bias, gradient)
+        mixed = (gradient @ part.output.weight).unflatten(-1, (part.heads, -1))
+        mixed = mixed.transpose(1, 2).contiguous()  # at `A v`, (B, H, T, d)
+        values = ledger.shared(attention.mT @ mixed)
+        if inside:
+            to_logits = ledger.to_logits(attention, ledger.shared(mixed @ v.mT))
         if rules.attention:
             joined = _join(values)
             ledger.add_bias(part.value.bias, joined)
@@ -276,11 +261,10 @@ def _attend_from_graph_token(
         ledger.add_bias(part.value.bias, mixed)
         mixed = mixed.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         read = (mixed[:, :, 0].transpose(0, 1) @ value).transpose(0, 1)  # (B, H, D)
-        if not inside:
-            return norm_back(attention.mT, read, ledger)
-        from_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
-        to_attention = (read @ x.mT)[:, :, None] + from_bias  # (B, H, 1, T)
-        to_logits = ledger.to_logits(attention[:, :, None], to_attention)[:, :, 0]
+        if inside:
+            from_bias = mixed @ part.value.bias.unflatten(0, (heads, -1))[:, :, None]
+            to_attention = (read @ x.mT)[:, :, None] + from_bias  # (B, H, 1, T)
+            to_logits = ledger.to_logits(attention[:, :, None], to_attention)[:, :, 0]
         if rules.attention:
             return norm_back(attention.mT, read, ledger)
         # The key's bias adds the same to all logits of a row, whose gradients sum to zero.
