@@ -1,7 +1,7 @@
 """The base class of all explainers, and the attribution that they return."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, ClassVar
@@ -195,12 +195,7 @@ class Explainer(ABC):
         biases = factor * a.biases + b.biases
         if self.traits.adds_up:  # both have the target's offset, which counts once
             biases = biases - factor * resolved.offset
-        times: dict[str, Any] = {
-            name: named and {key: factor * share for key, share in named.items()}
-            for name in ("structure", "remainders", "others")
-            if (named := getattr(a, name)) is not None
-        }
-        inputs = a.inputs and {k: [factor * each for each in v] for k, v in a.inputs.items()}
+        of_first = ("average_node", "spread", "inputs", *SHARES)
         return Attribution(
             relevance=shares.sum(-1),
             graph_token=factor * a.graph_token + b.graph_token,
@@ -210,10 +205,7 @@ class Explainer(ABC):
             labels=a.labels,
             mask=a.mask,
             features=shares,
-            average_node=None if a.average_node is None else factor * a.average_node,
-            spread=None if a.spread is None else factor * a.spread,
-            inputs=inputs,
-            **times,
+            **_joined([a], of_first, lambda values: factor * values[0]),
         )
 
     def applies_to(self, model: Any) -> bool:
@@ -222,9 +214,12 @@ class Explainer(ABC):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the options that the explainer was made with, by name, as in scikit-learn."""
-        init = type(self).__init__
-        names = [] if init is object.__init__ else list(signature(type(self)).parameters)
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.options()}
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """Return the names of the options that explainers of this class take."""
+        return [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
 
     @abstractmethod
     def _attribute(
@@ -232,33 +227,51 @@ class Explainer(ABC):
     ) -> Attribution: ...
 
 
+OF_NODES = ("relevance", "features", "spread")  # the fields with a row for each node
+OF_GRAPHS = ("graph_token", "biases", "output", "average_node", "curve")
+SHARES = ("structure", "remainders", "others")  # the fields with numbers (B,) by name
+
+
+def _joined(
+    attributions: Sequence[Attribution],
+    names: Sequence[str],
+    join: Callable[[list[Tensor]], Tensor],
+) -> dict[str, Any]:
+    """Join each of these fields of several attributions. A share that one of them lacks is zero."""
+
+    def joined(name: str) -> Any:
+        values = [getattr(attribution, name) for attribution in attributions]
+        given = [value for value in values if value is not None]
+        if name in SHARES and given:
+            zeros = [torch.zeros_like(attribution.output) for attribution in attributions]
+            pairs = [(value or {}, zero) for value, zero in zip(values, zeros, strict=True)]
+            keys = dict.fromkeys(key for value in given for key in value)
+            return {key: join([value.get(key, zero) for value, zero in pairs]) for key in keys}
+        if len(given) < len(values):
+            return None
+        if name != "inputs":
+            return join(values)
+        return {  # a tensor for each graph
+            key: [join(list(of_graph)) for of_graph in zip(*(v[key] for v in values), strict=True)]
+            for key in values[0]
+        }
+
+    return {name: joined(name) for name in names}
+
+
 def _side_by_side(attributions: list[Attribution], mask: Tensor) -> Attribution:
     """Combine attributions of parts of a batch into one for the batch, with mask (B, N)."""
-    first, nodes = attributions[0], mask.shape[1]
+    nodes = mask.shape[1]
 
-    def joined(name: str) -> Tensor | None:
-        """Join a field of all attributions, and pad it if it has a row per node."""
-        values = [getattr(attribution, name) for attribution in attributions]
-        if values[0] is None:
-            return None
-        if name in ("relevance", "spread", "features"):
-            ends = [(0, 0) * (value.dim() - 2) + (0, nodes - value.shape[1]) for value in values]
-            values = [F.pad(value, end) for value, end in zip(values, ends, strict=True)]
-        return torch.cat(values)
+    def padded(values: list[Tensor]) -> Tensor:
+        ends = [(0, 0) * (value.dim() - 2) + (0, nodes - value.shape[1]) for value in values]
+        return torch.cat([F.pad(value, end) for value, end in zip(values, ends, strict=True)])
 
-    def by_name(field: str) -> dict[str, Tensor] | None:
-        shares = [getattr(attribution, field) or {} for attribution in attributions]
-        names = dict.fromkeys(name for part in shares for name in part)
-        zero = torch.zeros_like(first.output)
-        return {n: torch.cat([part.get(n, zero) for part in shares]) for n in names} or None
-
-    numbers = ("relevance", "features", "graph_token", "biases", "output", "outputs", "spread")
-    fields: dict[str, Any] = {name: joined(name) for name in (*numbers, "average_node", "curve")}
-    fields |= {name: by_name(name) for name in ("structure", "remainders", "others")}
-    if first.inputs is not None:
+    fields = _joined(attributions, OF_NODES, padded)
+    fields |= _joined(attributions, (*OF_GRAPHS, "outputs", *SHARES), torch.cat)
+    if (first := attributions[0].inputs) is not None:
         fields["inputs"] = {
-            n: [x for attribution in attributions for x in (attribution.inputs or {}).get(n, ())]
-            for n in first.inputs
+            n: [x for each in attributions for x in (each.inputs or {}).get(n, ())] for n in first
         }
     labels = tuple(label for attribution in attributions for label in attribution.labels)
     return Attribution(mask=mask, labels=labels, **fields)
@@ -273,25 +286,10 @@ def decided_by(model: Any, batch: GraphBatch, wanted: Target) -> tuple[Tensor, D
 
 def _averaged(attributions: list[Attribution], outputs: Tensor) -> Attribution:
     """Average the members' attributions, with their standard deviation as the spread."""
-
-    def mean(values: Sequence[Any]) -> Any:
-        if values[0] is None:
-            return None
-        if isinstance(values[0], list):  # a tensor for each graph
-            return [mean(parts) for parts in zip(*values, strict=True)]
-        if isinstance(values[0], dict):
-            some = {name: value for share in values for name, value in share.items()}
-            return {  # a member without a name has zero
-                name: mean([of[name] if name in of else torch.zeros_like(value) for of in values])
-                for name, value in some.items()
-            }
-        return torch.stack(list(values)).mean(0)
-
-    numbers = ("relevance", "features", "graph_token", "biases", "output", "average_node", "curve")
-    names = (*numbers, "structure", "remainders", "others", "inputs")
+    names = ("relevance", "features", *OF_GRAPHS, *SHARES, "inputs")
     members = torch.stack([attribution.relevance for attribution in attributions])  # (K, B, N)
     return Attribution(
-        **{name: mean([getattr(each, name) for each in attributions]) for name in names},
+        **_joined(attributions, names, lambda values: torch.stack(values).mean(0)),
         outputs=outputs,
         labels=attributions[0].labels,
         mask=attributions[0].mask,

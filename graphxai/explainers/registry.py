@@ -84,7 +84,7 @@ def has_gradients(model: Any) -> bool:
 def seeded_explainer(method: Method, seed: int, *, model: Any = None) -> Explainer:
     """Return the explainer, which draws from this seed if it has one and is made here."""
     explainer = get_explainer(method, model=model)
-    if isinstance(method, str | type) and "seed" in _options(type(explainer)):
+    if isinstance(method, str | type) and "seed" in explainer.options():
         return _made(type(explainer), {"seed": seed})
     return explainer
 
@@ -146,7 +146,7 @@ def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
     factory: Callable[..., Explainer] = cls
     if not options:
         return factory()
-    available = _options(cls)
+    available = cls.options()
     for option in options:
         if option not in available:
             text = ", ".join(available) or "none"
@@ -155,11 +155,6 @@ def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
         return factory(**options)
     except TypeError as error:  # a value of another type
         raise TypeError(f"method {cls.name!r} cannot take {options}: {error}.") from error
-
-
-def _options(cls: type[Explainer]) -> list[str]:
-    """Return the options that explainers of this class take."""
-    return [] if cls.__init__ is object.__init__ else list(signature(cls).parameters)
 
 
 # -- methods that are functions --------------------------------------------------------------------

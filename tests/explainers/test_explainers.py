@@ -12,7 +12,8 @@ from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.samples import digit_paths
 from graphxai.evaluation.testing import check_all, check_ledger, check_no_trace
-from graphxai.explainers import REGISTRY, Explainer, get_explainer, register
+from graphxai.explainers import REGISTRY, Attribution, Explainer, get_explainer, register
+from graphxai.explainers.base import _side_by_side
 from graphxai.rules.conservative import record
 from other_models import FEW_STEPS, quick_explainer
 from toy import random_graphormer
@@ -346,6 +347,19 @@ def test_relevance_is_zero_at_padding(smiles):
     for method in METHODS:
         relevance = quick_explainer(method).attribute(model, batch).relevance
         assert np.all(relevance[~batch.mask].numpy() == 0)
+
+
+def test_a_share_that_a_part_of_a_batch_lacks_is_zero_for_each_of_its_graphs():
+    """Graphs of one size may share a pass, so parts may have different numbers of graphs."""
+
+    def part(graphs: int, nodes: int, **others: torch.Tensor) -> Attribution:
+        each, mask = torch.ones(graphs), torch.ones(graphs, nodes, dtype=torch.bool)
+        return Attribution(mask.float(), each, each, each, each[:, None], (), mask, others=others)
+
+    parts = [part(1, 4), part(3, 2, constants=torch.tensor([1.0, 2.0, 3.0])), part(2, 1)]
+    joined = _side_by_side(parts, torch.ones(6, 4, dtype=torch.bool))
+    assert joined.others["constants"].tolist() == [0, 1, 2, 3, 0, 0]
+    assert joined.relevance.sum(1).tolist() == [4, 2, 2, 2, 1, 1]
 
 
 def test_scores_that_do_not_depend_on_the_class_say_so():
