@@ -12,7 +12,7 @@ from graphxai.rules.module_rule import ComputeModule, CustomRule, ModuleRule
 from graphxai.rules.operation_rule import Compute, OperationRule
 from graphxai.runtime.modules import unwrapped
 from graphxai.runtime.options import listed, with_keywords
-from graphxai.wrapping.chemprop.model import is_chemprop, wrap_chemprop
+from graphxai.wrapping.chemprop.model import ChempropOptions, is_chemprop, wrap_chemprop
 
 from .call_settings import CallSettings, WrappedConfig
 from .calling import Forward, module_named
@@ -134,9 +134,12 @@ def wrap(
     }  # fmt: skip
     if is_chemprop(model):
         _refuse(only_for_networks, "a chemprop model")
-        return wrap_chemprop(
-            model, own_tasks, task, _class_names(classes), featurize, molecule_features, extra, name
-        )
+        of_task = () if task is None else (task,)
+        options = ChempropOptions(
+            own_tasks, of_task, _class_names(classes), featurize, molecule_features, extra or {},
+            name=name or "chemprop",
+        )  # fmt: skip
+        return wrap_chemprop(model, options)
     if is_estimator(model):
         further = {"molecule_features": molecule_features, "extra_features": extra}
         _refuse(only_for_networks | further, "an estimator")

@@ -29,7 +29,7 @@ from .molecules import (
     feature_set_of,
     require_extra_features,
 )
-from .network import HEADS, HEADS_WITH_SPREAD, ChempropNetwork, MeanOfNetworks
+from .network import HEADS, ChempropNetwork, MeanOfNetworks
 
 BONDS = "edge_attr"
 BINARY = ("inactive", "active")
@@ -83,7 +83,7 @@ class ChempropModel(WrappedModel):
     @property
     def tasks_with_own_spread(self) -> tuple[str, ...]:
         """The tasks for which the networks themselves say how sure they are."""
-        has_spread = self._networks[0].head in HEADS_WITH_SPREAD
+        has_spread = HEADS[self._networks[0].head].spread is not None
         return tuple(task.name for task in self.config.tasks) if has_spread else ()
 
     @property
@@ -185,9 +185,7 @@ class ChempropOptions:
     name: str = "chemprop"
 
 
-def chemprop_model(
-    networks: Sequence[ChempropNetwork], options: ChempropOptions = ChempropOptions()
-) -> ChempropModel:
+def chemprop_model(networks: Sequence[ChempropNetwork], options: ChempropOptions) -> ChempropModel:
     """Make a model of chemprop networks that were trained on the same table.
 
     Raises:
@@ -301,14 +299,7 @@ def _is_of_chemprop(kind: type) -> bool:
 
 
 def wrap_chemprop(
-    model: "nn.Module | Sequence[nn.Module]",
-    tasks: tuple[Task, ...],
-    task: str | None,
-    classes: tuple[str, ...],
-    featurize: Callable[[Any], Any] | None,
-    molecule_features: Any,
-    extra_features: Any,
-    name: str | None,
+    model: "nn.Module | Sequence[nn.Module]", options: ChempropOptions
 ) -> ChempropModel:
     """Return a model that shares the weights of an MPNN, or of several as an ensemble.
 
@@ -318,17 +309,7 @@ def wrap_chemprop(
     members = model if isinstance(model, list | tuple) else [model]
     for member in members:
         _require_usual_pass(member)
-    networks = [ChempropNetwork.of(member) for member in members]
-    options = ChempropOptions(
-        tasks,
-        () if task is None else (task,),
-        classes,
-        featurize,
-        molecule_features,
-        extra_features or {},
-        name=name or "chemprop",
-    )
-    return chemprop_model(networks, options)
+    return chemprop_model([ChempropNetwork.of(member) for member in members], options)
 
 
 def _require_usual_pass(model: Any) -> None:

@@ -198,7 +198,9 @@ class ChempropNetwork(nn.Module):
             raw: what its predictor computed (B, P).
         """
         scale = getattr(self.output_transform, "scale", torch.ones(1))
-        values = _SPREADS[self.head](raw.detach().cpu(), scale.detach().cpu(), self)  # (B, T)
+        spread = HEADS[self.head].spread
+        assert spread is not None
+        values = spread(raw.detach().cpu(), scale.detach().cpu(), self)  # (B, T)
         name = "evidence" if "Dirichlet" in self.head else "sd"
         return [[OwnSpread(**{name: value}) for value in row] for row in values.tolist()]
 
@@ -277,33 +279,6 @@ def _binary_log_concentrations(raw: Tensor, _: Unscale) -> Tensor:
     return log[..., 1] - log[..., 0]
 
 
-@dataclass(frozen=True)
-class Head:
-    """How the raw outputs of a predictor are read.
-
-    Args:
-        kind: the kind of its tasks.
-        read: turns raw outputs into outputs (B, C) that can be explained.
-        targets: the number of raw outputs for each output.
-    """
-
-    kind: TaskKind
-    read: Read
-    targets: int = 1
-
-
-HEADS = {
-    "RegressionFFN": Head("regression", lambda raw, unscale: unscale(raw)),
-    "MveFFN": Head("regression", _mean(2), 2),
-    "EvidentialFFN": Head("regression", _mean(4), 4),
-    "QuantileFFN": Head("regression", _middle, 2),
-    "BinaryClassificationFFN": Head("binary", lambda raw, _: raw),
-    "BinaryDirichletFFN": Head("binary", _binary_log_concentrations, 2),
-    "MulticlassClassificationFFN": Head("multiclass", lambda raw, _: raw),
-    "MulticlassDirichletFFN": Head("multiclass", _log_concentrations),
-}
-
-
 def _sd_of_mean_and_variance(raw: Tensor, scale: Tensor, _: ChempropNetwork) -> Tensor:
     """Return the standard deviation of an MVE head (Nix 1994)."""
     return F.softplus(raw.chunk(2, 1)[1]).sqrt() * scale
@@ -333,14 +308,34 @@ def _evidence(raw: Tensor, _: Tensor, network: ChempropNetwork) -> Tensor:
     return concentrations.sum(-1)
 
 
-_SPREADS = {
-    "MveFFN": _sd_of_mean_and_variance,
-    "EvidentialFFN": _sd_of_evidence,
-    "QuantileFFN": _sd_of_quantiles,
-    "BinaryDirichletFFN": _evidence,
-    "MulticlassDirichletFFN": _evidence,
+@dataclass(frozen=True)
+class Head:
+    """How the raw outputs of a predictor are read.
+
+    Args:
+        kind: the kind of its tasks.
+        read: turns raw outputs into outputs (B, C) that can be explained.
+        targets: the number of raw outputs for each output.
+        spread: how sure the network is of each task (B, T), given raw outputs, the scale of the
+            values and the network, or None if it does not say.
+    """
+
+    kind: TaskKind
+    read: Read
+    targets: int = 1
+    spread: Callable[[Tensor, Tensor, ChempropNetwork], Tensor] | None = None
+
+
+HEADS = {
+    "RegressionFFN": Head("regression", lambda raw, unscale: unscale(raw)),
+    "MveFFN": Head("regression", _mean(2), 2, _sd_of_mean_and_variance),
+    "EvidentialFFN": Head("regression", _mean(4), 4, _sd_of_evidence),
+    "QuantileFFN": Head("regression", _middle, 2, _sd_of_quantiles),
+    "BinaryClassificationFFN": Head("binary", lambda raw, _: raw),
+    "BinaryDirichletFFN": Head("binary", _binary_log_concentrations, 2, _evidence),
+    "MulticlassClassificationFFN": Head("multiclass", lambda raw, _: raw),
+    "MulticlassDirichletFFN": Head("multiclass", _log_concentrations, 1, _evidence),
 }
-HEADS_WITH_SPREAD = frozenset(_SPREADS)
 
 
 def head_of(predictor: Any) -> str:
