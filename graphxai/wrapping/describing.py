@@ -132,7 +132,7 @@ def pass_beside_empty(
         # a single graph is not the occasion to warn that the model mixes several
         shares = not model.goes_alone(batch.data_of(0)) and not model.lookups.in_parts
     else:
-        shares = model.shares_passes(batch)
+        shares = not model.why_single_passes(batch)
     if not (shares and bool((shown == batch.mask).all())):
         return None
     if model.checks.changes_beside_empty:

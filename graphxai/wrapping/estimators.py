@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 
-from .call_settings import CallSettings, WrappedConfig
+from .calling import CallSettings, WrappedConfig
 from .wrapped import WrappedModel
 
 RARE = 1e-6  # a forest may be certain, and a logit must be finite

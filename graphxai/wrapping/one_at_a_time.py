@@ -9,9 +9,8 @@ from torch_geometric.data import Data
 
 from graphxai.runtime.notices import warn
 
-from .attribute_roles import attribute_roles, has_matrices
+from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
-from .calling import takes_batch_vector
 from .chosen import is_about_nodes, nodes_asked
 from .lookups import IN_PARTS
 from .subgraphs import restricted
@@ -37,35 +36,9 @@ ADVICE = {
     COUNTS_PADDING: "To run them together, mask the padding.",
     ATTENTION_IN_PARTS: "Methods that do not read attention run them together.",
 }
-
-
-def why_alone(model: Wrapped, data: Data) -> str:
-    """Say of a model why an input cannot share a batch with others; "" if it can."""
-    known = model._checks  # to see whether they still hold takes long for every input
-    if known.mixing is not None or model.settings.dense:
-        return str(known.why_mixed(type(model.module).__name__))
-    if model.settings.one_at_a_time:
-        return AS_ASKED
-    if has_matrices(data):
-        return HAS_MATRICES
-    if model.settings.forward is not None or takes_batch_vector(model.module):
-        return ""
-    return "" if model.checks.reads_nodes_apart(model, data) else NO_BATCH_VECTOR
-
-
-def why_single_passes(model: Wrapped, batch: WrappedBatch) -> str:
-    """Say of a model why inputs like those of a batch take a pass each; "" if they share one."""
-    if why := model.why_alone(batch.data_of(0)):
-        return str(why)
-    checks = model.checks
-    checks.look_for_mixing(model, batch)
-    if why := checks.why_mixed(type(model.module).__name__):
-        return str(why)
-    if model.lookups.in_parts:
-        return IN_PARTS
-    if checks.fails_together:
-        return FAILS_TOGETHER
-    return COUNTS_PADDING if model.padding.counts(model, batch) else ""
+# What follows where a model has no finite output for a graph without nodes.
+ZEROED = ". Where all nodes were to be hidden, they were set to zero instead."
+UNDEFINED = ", so the results for such graphs are NaN."
 
 
 def advice_on(why: str) -> str:
@@ -137,7 +110,7 @@ def output_of_hidden(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -
     if not model.settings.zeroes_nodes:
         if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
             return output
-        warn_of_zeroed_nodes(model)
+        warn_of_empty(model, ZEROED)
     zeros = tokens.new_zeros(1, int(graph.num_nodes or 0) + 1, tokens.shape[1])
     return model.encode(zeros, model.collate([graph]))
 
@@ -152,7 +125,7 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
         return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
     if (output := _finite_output(model, empty)) is not None:
         return output
-    warn_of_undefined_empty(model)
+    warn_of_empty(model, UNDEFINED)
     return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
 
 
@@ -206,19 +179,7 @@ def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None
     return output if bool(torch.isfinite(output).all()) else None
 
 
-def warn_of_zeroed_nodes(model: Wrapped) -> None:
-    """Warn that nodes were set to zero because the output of an empty graph is not finite."""
-    warn(
-        f"{type(model.module).__name__} has no finite output for a graph without nodes. Where all"
-        " nodes were to be hidden, they were set to zero instead.",
-        stacklevel=5,
-    )
-
-
-def warn_of_undefined_empty(model: Wrapped) -> None:
-    """Warn that the output of graphs without nodes is not finite."""
-    warn(
-        f"{type(model.module).__name__} has no finite output for a graph without nodes, so the"
-        " results for such graphs are NaN.",
-        stacklevel=5,
-    )
+def warn_of_empty(model: Wrapped, consequence: str) -> None:
+    """Warn that the output of graphs without nodes is not finite, and what follows of it."""
+    name = type(model.module).__name__
+    warn(f"{name} has no finite output for a graph without nodes{consequence}", stacklevel=5)

@@ -23,7 +23,7 @@ from graphxai.rules.module_rule import computing_by_rules
 from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
+from .attribute_roles import attribute_roles, has_matrices, matrices_in, roles_and_doubts
 from .batches import (
     WrappedBatch,
     as_rows,
@@ -32,26 +32,34 @@ from .batches import (
     collate_tokens,
     is_real,
 )
-from .call_settings import CallSettings, WrappedConfig
-from .calling import attributes_read, takes_padding_mask
+from .calling import (
+    CallSettings,
+    WrappedConfig,
+    attributes_read,
+    takes_batch_vector,
+    takes_padding_mask,
+)
 from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
-from .lookups import LookupForms, codes_by_node
+from .lookups import IN_PARTS, LookupForms, codes_by_node
 from .messages import counting_layers
 from .model_checks import ModelChecks
 from .module_view import ModuleView
 from .one_at_a_time import (
+    AS_ASKED,
     ATTENTION_IN_PARTS,
     COUNTS_PADDING,
+    FAILS_TOGETHER,
+    HAS_MATRICES,
+    NO_BATCH_VECTOR,
+    UNDEFINED,
+    ZEROED,
     one_by_one,
     outputs_without_any_nodes,
     tokens_one_by_one,
-    warn_of_undefined_empty,
-    warn_of_zeroed_nodes,
-    why_alone,
-    why_single_passes,
+    warn_of_empty,
 )
 from .padding_check import PaddingCheck, runs_of_one_size
 from .reading import prepared
@@ -121,7 +129,16 @@ class WrappedModel(ShownModel, ModuleView):
 
     def why_alone(self, data: Data) -> str:
         """Say of the model why an input cannot share a batch with others; "" if it can."""
-        return why_alone(self, data)
+        known = self._checks  # to see whether they still hold takes long for every input
+        if known.mixing is not None or self.settings.dense:
+            return known.why_mixed(type(self.module).__name__)
+        if self.settings.one_at_a_time:
+            return AS_ASKED
+        if has_matrices(data):
+            return HAS_MATRICES
+        if self.settings.forward is not None or takes_batch_vector(self.module):
+            return ""
+        return "" if self.checks.reads_nodes_apart(self, data) else NO_BATCH_VECTOR
 
     def warn_of_single_passes(
         self, why: str, graphs: int, together: int = 1, passes: int | None = None
@@ -160,13 +177,18 @@ class WrappedModel(ShownModel, ModuleView):
         self.warn_of_single_passes(why, len(batch), passes=len(groups))
         return [batch.of_rows(*rows) for rows in groups]
 
-    def shares_passes(self, batch: WrappedBatch) -> bool:
-        """Return whether several inputs like those of a batch can go through the model together."""
-        return not self.why_single_passes(batch)
-
     def why_single_passes(self, batch: WrappedBatch) -> str:
         """Say of the model why inputs like those of a batch take a pass each; "" if they share."""
-        return why_single_passes(self, batch)
+        if why := self.why_alone(batch.data_of(0)):
+            return why
+        self.checks.look_for_mixing(self, batch)
+        if why := self.checks.why_mixed(type(self.module).__name__):
+            return why
+        if self.lookups.in_parts:
+            return IN_PARTS
+        if self.checks.fails_together:
+            return FAILS_TOGETHER
+        return COUNTS_PADDING if self.padding.counts(self, batch) else ""
 
     @property
     def reads_class_token(self) -> bool:
@@ -344,7 +366,7 @@ class WrappedModel(ShownModel, ModuleView):
                     return self.encode(self.embed(batch), batch, no_nodes) if hides else None
                 beside = batch.first_nodes(smallest, count, self.attributes_read())
                 single = self.collate([beside]).to(self.device)
-                if not self.shares_passes(batch if len(batch) > 1 else single):
+                if self.why_single_passes(batch if len(batch) > 1 else single):
                     return outputs_without_any_nodes(self, batch, beside)
                 emptied = batch.emptied(beside, self.attributes_read())
                 rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
@@ -435,10 +457,10 @@ class WrappedModel(ShownModel, ModuleView):
         if not (self.settings.zeroes_nodes and bool(hidden.any())):
             outputs = self._outputs_beside_empty(rows, subgraphs)
             if not bool(torch.isfinite(outputs[empty]).all()):
-                warn_of_undefined_empty(self)
+                warn_of_empty(self, UNDEFINED)
             if bool(torch.isfinite(outputs[hidden]).all()):
                 return outputs
-            warn_of_zeroed_nodes(self)
+            warn_of_empty(self, ZEROED)
         zeros = tokens.masked_fill(hidden[:, None, None], 0.0)
         return self._outputs_of_kept(zeros, batch, keep | (hidden[:, None] & batch.mask))
 

@@ -14,8 +14,7 @@ from graphxai.runtime.modules import unwrapped
 from graphxai.runtime.options import listed, with_keywords
 from graphxai.wrapping.chemprop.model import ChempropOptions, is_chemprop, wrap_chemprop
 
-from .call_settings import CallSettings, WrappedConfig
-from .calling import Forward, module_named
+from .calling import CallSettings, Forward, WrappedConfig, module_named
 from .estimators import is_estimator, wrap_estimator, wrap_function
 from .wrapped import WrappedModel
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from graphxai.contract.intervals import OwnSpread
 from graphxai.contract.tasks import Task
 from graphxai.wrapping.batches import WrappedBatch
-from graphxai.wrapping.call_settings import CallSettings, WrappedConfig
+from graphxai.wrapping.calling import CallSettings, WrappedConfig
 from graphxai.wrapping.wrapped import WrappedModel
 
 from .molecules import (
