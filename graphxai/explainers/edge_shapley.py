@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from graphxai.contract.inputs import Input, as_list, prepare_all
@@ -14,6 +13,7 @@ from graphxai.contract.target import Target
 from graphxai.runtime.device import on_cpu_by_default
 
 from .control import generator_of
+from .orders import prefixes, random_orders
 
 if TYPE_CHECKING:
     from graphxai.wrapping.removal import Model
@@ -123,21 +123,18 @@ def _of_graphs(
             pairs, belongs, of_edges = edges_with_types(graph)
         # the same draws for both images of a molecule
         generator = generator_of(seed, sum(each.data.x for each in item.passes))
-        halves = -(-permutations // 2)
-        drawn = [torch.randperm(len(pairs), generator=generator) for _ in range(halves)]
-        orders = [order for each in drawn for order in (each, each.flip(0))]  # and its reverse
-        place = torch.stack(orders[:permutations]).argsort(-1)  # (P, M)
-        before = place[:, None, :] < torch.arange(len(pairs) + 1)[:, None]  # (P, M + 1, M)
-        before = before.flatten(0, 1)
+        orders = random_orders(len(pairs), permutations, generator, antithetic=True)
+        place = orders.argsort(-1)  # (P, M)
+        before = prefixes(place).flatten(0, 1)  # ((M + 1) P, M)
         edges.append(pairs)
         types.append(of_edges)
         places.append(place)
         keeps.append(before[:, belongs] | (belongs < 0))
     all_outputs = outputs_without_edges(model, prepared, keeps)
     for pairs, names, place, outputs in zip(edges, types, places, all_outputs, strict=True):
-        resolved = target.resolve(model.config, outputs[len(pairs)][None])  # with all edges
-        f = resolved(outputs).double().cpu().unflatten(0, (permutations, -1))  # (P, M + 1)
-        gains = (f[:, 1:] - f[:, :-1]).gather(1, place).numpy()  # (P, M)
+        resolved = target.resolve(model.config, outputs[-1:])  # with all edges
+        f = resolved(outputs).double().cpu().unflatten(0, (-1, permutations))  # (M + 1, P)
+        gains = (f[1:] - f[:-1]).T.gather(1, place).numpy()  # (P, M)
         if permutations % 2 == 0:  # an order and its reverse form one sample
             gains = gains.reshape(permutations // 2, 2, -1).mean(1)
         several = len(gains) > 1
@@ -145,7 +142,7 @@ def _of_graphs(
             pairs.numpy(),
             gains.mean(0),
             gains.std(0, ddof=1) / len(gains) ** 0.5 if several else np.zeros(len(pairs)),
-            float(f[0, -1]),
+            float(f[-1, 0]),
             float(f[0, 0]),
             resolved.labels[0],
             names,

@@ -305,6 +305,18 @@ class EachLeftOut:
         return keep
 
 
+def random_orders(n: int, number: int, generator: torch.Generator, antithetic: bool) -> Tensor:
+    """Draw orders (number, n) of n players, each followed by its reverse if `antithetic`."""
+    drawn = [
+        torch.randperm(n, generator=generator)
+        for _ in range(-(-number // 2) if antithetic else number)
+    ]
+    orders = torch.stack(drawn)
+    if antithetic:
+        orders = torch.stack([orders, orders.flip(-1)], dim=1).flatten(0, 1)
+    return orders[:number]
+
+
 def prefixes(places: Tensor, most: int | None = None) -> Tensor:
     """Mark the first 0, 1, ..., M nodes of each order as True in (M + 1, ..., N).
 

@@ -5,12 +5,13 @@ Graphormer's structural bias is computed once and shared by all variants.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -36,6 +37,7 @@ from graphxai.rules.tape import DoesNotAddUp, Tape
 from graphxai.runtime.derived_values import DerivedValues
 from graphxai.runtime.notices import warn
 
+from .orders import Choices
 from .wrapped import forget_forward_pass, is_shared, share_of
 
 
@@ -271,15 +273,13 @@ def encode_variants(
         bias: the structural bias (B, H, T, T), if the model has one.
     """
     k, b = tokens.shape[:2]
-    if bias is None and getattr(model, "takes_variants", False):  # all at once
-        hidden = None if keep is None else keep.flatten(0, 1)
-        return model.encode(tokens.flatten(0, 1), batch, hidden).unflatten(0, (k, b))
-    if bias is None:
+    if bias is None and not getattr(model, "takes_variants", False):  # of all variants at once
         kept = [None] * k if keep is None else list(keep)
         return torch.stack([model.encode(tokens[i], batch, kept[i]) for i in range(k)])
-    shared = bias if b == 1 else bias.expand(k, -1, -1, -1, -1).flatten(0, 1)
+    if bias is not None and b > 1:
+        bias = bias.expand(k, -1, -1, -1, -1).flatten(0, 1)
     hidden = None if keep is None else keep.flatten(0, 1)
-    return encode(model, tokens.flatten(0, 1), batch, hidden, shared).unflatten(0, (k, b))
+    return encode(model, tokens.flatten(0, 1), batch, hidden, bias).unflatten(0, (k, b))
 
 
 def logistic(x: Tensor) -> Tensor:
@@ -296,6 +296,35 @@ def nan_unless_finite(values: Tensor) -> Tensor:
     A gradient may be finite where the value is not. Relevance from it is to be refused.
     """
     return (0 * values.detach()).sum(0)
+
+
+@torch.no_grad()
+def outputs_of_choices(
+    model: ExplainableModel,
+    batch: GraphBatch,
+    keep: Choices,
+    operator: Operator = "mask",
+    advance: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Compute the outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks.
+
+    The others are removed by the operator. `advance` is told how many choices each pass has.
+    """
+    tokens, bias = model.embed(batch), structural_bias(model, batch)
+    if bias is not None:
+        return encode_parts(model, tokens, batch, keep[:], bias, operator)
+    outputs = []
+    for part in in_passes(batch, len(keep)):
+        kept = keep[part]
+        if operator == "mask":
+            variants = tokens.expand(len(kept), -1, -1, -1)
+            outputs.append(encode_variants(model, variants, batch, kept))
+        else:
+            stays = F.pad(kept, (1, 0), value=True)
+            outputs.append(encode_variants(model, tokens * stays[..., None], batch))
+        if advance is not None:
+            advance(len(kept))
+    return torch.cat(outputs)
 
 
 def encode_parts(
@@ -353,7 +382,7 @@ def _encode_rows(
     pairs = bias[graphs, :, :t, :t] if pairs is None else pairs
     if operator == "mask":
         return encode(model, tokens[graphs, :t], batch, kept, pairs)
-    stays = torch.cat([kept.new_ones(len(rows), 1), kept], dim=-1)
+    stays = F.pad(kept, (1, 0), value=True)
     return encode(model, tokens[graphs, :t] * stays[..., None], batch, bias=pairs)
 
 

@@ -18,20 +18,13 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import bar_of_passes
 
 from . import orders
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
-from .passes import (
-    Operator,
-    encode,
-    encode_parts,
-    encode_variants,
-    in_passes,
-    nan_unless_finite,
-    structural_bias,
-)
+from .passes import Operator, encode, nan_unless_finite, outputs_of_choices, structural_bias
 from .registry import get_explainer, register
 from .traits import Traits
 from .wrapped import once_for_all_nodes
@@ -68,26 +61,13 @@ class Removal(Explainer):
         removed[:, self.nodes] = True
         return removed
 
-    @torch.no_grad()
     def _outputs(self, model: ExplainableModel, batch: GraphBatch, keep: orders.Choices) -> Tensor:
         """Compute outputs (K, B, num_outputs) with only the nodes that `keep` (K, B, N) marks."""
-        tokens, bias = model.embed(batch), structural_bias(model, batch)
-        if bias is not None:
-            return encode_parts(model, tokens, batch, keep[:], bias, self.operator)
-        outputs = []
+        if isinstance(model, Graphormer):
+            return outputs_of_choices(model, batch, keep, self.operator)
         advice = "nodes=[...] removes only these nodes." if self.nodes is None else ""
         with bar_of_passes(self.title, len(keep), advice) as advance:
-            for part in in_passes(batch, len(keep)):
-                kept = keep[part]
-                if self.operator == "mask":
-                    variants = tokens.expand(len(kept), -1, -1, -1)
-                    outputs.append(encode_variants(model, variants, batch, kept, bias))
-                else:
-                    stays = torch.cat([kept.new_ones(*kept.shape[:2], 1), kept], dim=-1)
-                    zeroed = tokens * stays[..., None]
-                    outputs.append(encode_variants(model, zeroed, batch, bias=bias))
-                advance(len(kept))
-        return torch.cat(outputs)
+            return outputs_of_choices(model, batch, keep, self.operator, advance)
 
 
 @register

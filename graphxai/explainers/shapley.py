@@ -30,7 +30,7 @@ from graphxai.contract.target import Target
 
 from .base import Attribution, scored
 from .control import generator_of
-from .orders import all_coalitions, mean_and_error, prefixes
+from .orders import all_coalitions, mean_and_error, prefixes, random_orders
 from .passes import Operator
 from .perturbation import Removal
 from .registry import register
@@ -239,13 +239,7 @@ class ShapleySampling(Removal):
     def random_orders(self, x: Tensor, number: int | None = None) -> Tensor:
         """Draw a number of orders (P, n) of the nodes of one graph with features x (n, F)."""
         number = number or self.permutations or ORDERS
-        generator = generator_of(self.seed, x)
-        count = -(-number // 2) if self.antithetic else number
-        drawn = [torch.randperm(len(x), generator=generator) for _ in range(count)]
-        orders = torch.stack(drawn)
-        if self.antithetic:
-            orders = torch.stack([orders, orders.flip(-1)], dim=1).flatten(0, 1)
-        return orders[:number]
+        return random_orders(len(x), number, generator_of(self.seed, x), self.antithetic)
 
 
 def orders_for(scores: Tensor, error: Tensor, whole: Tensor, joining: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from graphxai.runtime.notices import warn
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
 from .orders import require_coalitions
-from .passes import encode_variants, structural_bias
+from .passes import outputs_of_choices
 from .path_marginals import value_and_marginals
 from .registry import get_explainer, register
 from .traits import Traits
@@ -102,7 +102,7 @@ class Shares(Explainer):
         """Fit the curve of size to the outputs at coalitions."""
         present = random_coalitions(batch, self.coalitions, self.seed)
         resolved = target.resolve(model.config, attribution.outputs)
-        values = resolved(_outputs(model, batch, present))
+        values = resolved(outputs_of_choices(model, batch, present))
         return replace(attribution, curve=_curve(attribution, present, values))
 
 
@@ -118,7 +118,9 @@ def by_coalitions(
     Raises:
         NoMarginals: see `at_coalitions`.
     """
-    outputs = _outputs(model, batch, torch.stack([torch.zeros_like(batch.mask), batch.mask]))
+    outputs = outputs_of_choices(
+        model, batch, torch.stack([torch.zeros_like(batch.mask), batch.mask])
+    )
     resolved = target.resolve(model.config, outputs[1])
     without_nodes, whole = resolved(outputs)  # (B,)
     present, values, marginals = at_coalitions(model, batch, resolved, number, seed)
@@ -184,13 +186,6 @@ def random_coalitions(batch: Any, number: int, seed: int) -> Tensor:
             halves[k, row, torch.randperm(n, generator=generator)[:size]] = True
     halves = halves.to(batch.mask.device)
     return torch.stack([halves, batch.mask & ~halves], dim=1).flatten(0, 1)
-
-
-@torch.no_grad()
-def _outputs(model: ExplainableModel, batch: Any, present: Tensor) -> Tensor:
-    """Compute the outputs (K, B, num_outputs) with only the present nodes (K, B, N)."""
-    tokens = model.embed(batch).expand(len(present), -1, -1, -1)
-    return encode_variants(model, tokens, batch, present, structural_bias(model, batch))
 
 
 def _curve(attribution: Attribution, present: Tensor, values: Tensor) -> Tensor:

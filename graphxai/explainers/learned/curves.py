@@ -24,13 +24,11 @@ from torch import Tensor
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget
-from graphxai.explainers.orders import measure_of
-from graphxai.explainers.passes import encode_variants, in_passes, structural_bias
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules
 
-from ..orders import prefixes, ranks
-from ..passes import run_pass
+from ..orders import measure_of, prefixes, ranks
+from ..passes import outputs_of_choices, run_pass
 
 MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
@@ -114,13 +112,8 @@ def _by_fading(
 @torch.no_grad()
 def areas(model: ExplainableModel, batch: Any, target: ResolvedTarget, scores: Tensor) -> Tensor:
     """Compute the AUAC (B,) of scores (B, N), where the highest score is added first."""
-    tokens, bias = model.embed(batch), structural_bias(model, batch)
     keep = prefixes(ranks(F.pad(scores, (1, 0)), batch.mask))  # (N + 1, B, N)
-    outputs = [
-        encode_variants(model, tokens.expand(len(keep[part]), -1, -1, -1), batch, keep[part], bias)
-        for part in in_passes(batch, len(keep))
-    ]
-    p = torch.sigmoid(target.log_odds(torch.cat(outputs)))  # (N + 1, B)
+    p = torch.sigmoid(target.log_odds(outputs_of_choices(model, batch, keep)))  # (N + 1, B)
     count = batch.mask.sum(-1)
     inside = torch.arange(1, len(p), device=p.device)[:, None] <= count
     return ((p[1:] + p[:-1]) / 2 * inside).sum(0) / count
