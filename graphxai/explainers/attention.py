@@ -86,9 +86,7 @@ class Rollout(_Readout):
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         outputs, means, row = self._run(model, batch)
-        for mean in reversed(means):  # (B, Q, T)
-            row = _per_row_sum(row, mean)
-            row = row + through(row, mean)
+        row = rolled_out(row, means, normalises=True)
         return scored(row.to(outputs), batch, outputs, target.resolve(model.config, outputs))
 
 
@@ -106,11 +104,8 @@ class Gae(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         traced = attention_gradients(model, batch, target)
         row = first_row(model, batch, traced.outputs, "token")
-        factors = traced.positive()
-        for positive in reversed(factors):  # (B, Q, T)
-            row = _per_row_sum(row, positive) if self.normalises else row
-            row = row + through(row, positive)
-        row = zero_if_unread(row, factors)
+        factors = positive_means(traced.attention, traced.gradients)
+        row = zero_if_unread(rolled_out(row, factors, self.normalises), factors)
         return scored(row, batch, traced.outputs, traced.target)
 
 
@@ -142,12 +137,22 @@ def zero_if_unread(row: Tensor, factors: Sequence[Tensor]) -> Tensor:
     return row * read[:, None]
 
 
-def _per_row_sum(row: Tensor, weights: Tensor) -> Tensor:
-    """Divide `row` (B, T) by the row sums of A + I, for A (B, Q, T).
+def rolled_out(row: Tensor, factors: Sequence[Tensor], normalises: bool) -> Tensor:
+    """Multiply a row vector (B, T) with the product of A + I over layers, for A (B, Q, T).
 
-    For attention the row sums are 2, or 1 for a node that attends to no token.
+    If `normalises` is True, the rows of each A + I are divided by their sums. For attention these
+    are 2, or 1 for a node that attends to no token.
     """
-    return row / (1 + F.pad(weights.sum(-1), (0, row.shape[1] - weights.shape[1])))
+    for factor in reversed(factors):
+        if normalises:
+            row = row / (1 + F.pad(factor.sum(-1), (0, row.shape[1] - factor.shape[1])))
+        row = row + through(row, factor)
+    return row
+
+
+def positive_means(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """Compute `mean_h relu(a * b)` (B, Q, T) of every layer, such as of attention and gradient."""
+    return [(a * b).relu().mean(1) for a, b in zip(first, second, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +172,6 @@ class TracedAttention:
     outputs: Tensor
     target: ResolvedTarget
     layers: Layers
-
-    def positive(self) -> list[Tensor]:
-        """Compute `mean_h relu(dA[l] * A[l])`, (B, Q, T) of every layer."""
-        pairs = zip(self.attention, self.gradients, strict=True)
-        return [(weights * gradient).relu().mean(1) for weights, gradient in pairs]
 
 
 def attention_gradients(

@@ -32,7 +32,14 @@ from graphxai.runtime.derived_values import cached, cached_passes, weight_versio
 from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
-from .attention import GRADIENT_WEIGHTED, attention_gradients, first_row, zero_if_unread
+from .attention import (
+    GRADIENT_WEIGHTED,
+    attention_gradients,
+    first_row,
+    positive_means,
+    rolled_out,
+    zero_if_unread,
+)
 from .base import Attribution, Explainer, gradients, scored
 from .heads import FILE, HeadStatistics, count
 from .layers import layers_of, pass_with_gradients
@@ -162,16 +169,6 @@ def _name_of(model: Any) -> str:
     return type(getattr(model, "module", model)).__name__
 
 
-def attention_rollout(gradients: list[Tensor], relevance: list[Tensor], row: Tensor) -> Tensor:
-    """Compute a row (B, T) of `prod_l (I + mean_h relu(dA[l] * R_A[l]))` by Eq. 13 and 14."""
-    row = row[:, None]  # (B, 1, T)
-    pairs = zip(gradients, relevance, strict=True)
-    weighted = [(gradient * of_attention).relu().mean(1) for gradient, of_attention in pairs]
-    for factor in reversed(weighted):  # (B, Q, T)
-        row = row + row[..., : factor.shape[1]] @ factor
-    return zero_if_unread(row[:, 0], gradients)
-
-
 def transformer_attribution(
     model: ExplainableModel,
     batch: GraphBatch,
@@ -203,7 +200,8 @@ def transformer_attribution(
             if block > len(relevance):
                 raise ValueError(f"there is no block {block}: the model has {len(relevance)}.")
             factors, relevance = [factors[-block]], [relevance[-block]]
-        scores = attention_rollout(factors, relevance, row)
+        rolled = rolled_out(row, positive_means(factors, relevance), normalises=False)
+        scores = zero_if_unread(rolled, factors)
         return in_model_precision(scores, batch, passed_back, model)
 
     return in_best_precision(model, attribute)
