@@ -202,27 +202,22 @@ def through_attention(
     # under autocast attention has few digits, but 1 - A needs them
     wide = torch.promote_types(outputs.dtype, torch.float32)
     marginals_by_layer = [
-        finite_marginals(weights.detach().to(wide), gradient.to(wide), presence)
+        by_query(weights.detach().to(wide), gradient.to(wide), presence).sum(dim=(1, 2))
         for weights, gradient in zip(attention, arriving, strict=True)
     ]
     return torch.stack(marginals_by_layer).sum(0)
 
 
-def finite_marginals(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """Compute how much f_c changes (B, T) if a key joins or leaves one layer's softmax.
+def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
+    """Compute how much f_c changes (B, H, Q, T) if a key joins or leaves one layer's softmax.
 
-    The network after the softmax counts as linear.
+    There is a term for each head and query. The network after the softmax counts as linear.
 
     Args:
         attention: the attention A (B, H, Q, T).
         gradient: the gradient dA (B, H, Q, T).
         presence: zero for present keys, and the log presence of absent keys (B, 1, 1, T).
     """
-    return by_query(attention, gradient, presence).sum(dim=(1, 2))
-
-
-def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
-    """Compute the terms (B, H, Q, T) of `finite_marginals`, one for each head and query."""
     mean = (attention * gradient).sum(-1, keepdim=True)
     to_mean = gradient - mean
     # If all keys say the same, only rounding remains. Dividing scores by their mean size would make
@@ -276,9 +271,9 @@ def _coalition(
     """
     if bool((present == batch.mask).all()):  # other methods use this pass too
         return tokens.detach(), batch, None
-    if not hasattr(model, "attributes_read") or batch.graphs is None:
+    if getattr(batch, "graphs", None) is None:
         return tokens, batch, present
-    rest = batch.without(present, attributes=model.attributes_read())
+    rest = batch.without(present)
     rows = tokens.new_zeros(*rest.mask.shape, tokens.shape[-1])
     rows[rest.mask] = tokens[:, 1:][present]
     return F.pad(rows, (0, 0, 1, 0)), rest, None

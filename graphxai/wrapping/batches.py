@@ -43,6 +43,7 @@ class WrappedBatch:
         leaves: the attributes of the graphs that are explained, as tensors that require a
             gradient.
         message_layers: how many layers pass messages one after another, if edges are explained.
+        read: the names of the graphs' attributes that the model reads, or None if it reads all.
     """
 
     mask: Tensor
@@ -55,6 +56,7 @@ class WrappedBatch:
     singles: tuple[Data, ...] = ()
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
     message_layers: int = 1
+    read: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         if self.readout is None and not self.has_graph_token:
@@ -114,7 +116,7 @@ class WrappedBatch:
         """Make a batch of some of the inputs, with their readout weights."""
         data = [self.data_of(row) for row in rows]
         if self.graphs is not None:
-            batch = collate_graphs(data)
+            batch = collate_graphs(data, read=self.read)
         else:
             batch = collate_tokens(data, None, self.has_graph_token)
         if self.readout is None:
@@ -229,68 +231,57 @@ class WrappedBatch:
             wide["graphs"] = Batch.from_data_list(list(wide["singles"]))
         return replace(self, **wide)
 
-    def without(
-        self, keep: Tensor, last: int | None = None, attributes: Collection[str] | None = None
-    ) -> "WrappedBatch":
+    def without(self, keep: Tensor, last: int | None = None) -> "WrappedBatch":
         """Keep the nodes where keep (B, N) is True, with the edges between them.
 
         Args:
             keep: True at the nodes that stay.
             last: the number of a graph to append as a whole, or None to append no graph. One is
                 needed because PyG's pooling counts graphs up to the last that is not empty.
-            attributes: the names of the attributes that the model reads, or None if it reads all.
         """
         assert self.graphs is not None
         graphs, counts = self.examples(), self.num_nodes.tolist()
-        roles = attribute_roles(graphs, attributes)
+        roles = attribute_roles(graphs, self.read)
         pairs = enumerate(zip(graphs, counts, strict=True))
         subgraphs = [restricted(g, keep[b, :n], roles) for b, (g, n) in pairs]
-        return collate_graphs(subgraphs if last is None else [*subgraphs, graphs[last]])
+        appended = [] if last is None else [graphs[last]]
+        return collate_graphs([*subgraphs, *appended], read=self.read)
 
-    def first_nodes(self, row: int, count: int, attributes: Collection[str] | None = None) -> Data:
-        """Return the graph of a row with only its first nodes.
-
-        Args:
-            row: the number of the graph.
-            count: how many of its nodes stay.
-            attributes: the names of the attributes that the model reads, or None if it reads all.
-        """
+    def first_nodes(self, row: int, count: int) -> Data:
+        """Return the graph of a row with only its first nodes, of which there are `count`."""
         graphs, n = self.examples(), int(self.num_nodes[row])
         if count >= n:
             return graphs[row]
         first = torch.arange(n, device=self.x.device) < count
-        return restricted(graphs[row], first, attribute_roles(graphs, attributes))
+        return restricted(graphs[row], first, attribute_roles(graphs, self.read))
 
-    def emptied(self, beside: Data, attributes: Collection[str] | None = None) -> "WrappedBatch":
+    def emptied(self, beside: Data) -> "WrappedBatch":
         """Remove all nodes, and append a graph with nodes, which PyG's pooling needs.
 
-        If the graphs are equal without their nodes, one of them stands for all. `attributes` are
-        the names of the attributes that the model reads, or None if it reads all.
+        If the graphs are equal without their nodes, one of them stands for all.
         """
-        return collate_graphs([*_without_nodes(self.examples(), attributes), beside])
+        return collate_graphs([*self._without_nodes(), beside], read=self.read)
 
-    def beside_empty(self, attributes: Collection[str] | None = None) -> "WrappedBatch | None":
-        """Put a graph without nodes before the others, or return None if there are several.
+    def beside_empty(self) -> "WrappedBatch | None":
+        """Put a graph without nodes before the others, or return None if there are several."""
+        if len(empty := self._without_nodes()) > 1:
+            return None
+        return collate_graphs([*empty, *self.examples()], self.mask.shape[1], self.read)
 
-        `attributes` are the names of the attributes that the model reads, or None if it reads all.
-        """
+    def _without_nodes(self) -> list[Data]:
+        """Return the graphs without their nodes, or one for all if they are then equal."""
         graphs = self.examples()
-        empty = _without_nodes(graphs, attributes)
-        same = len(empty) == 1
-        return collate_graphs([*empty, *graphs], self.mask.shape[1]) if same else None
+        roles = attribute_roles(graphs, self.read)
+        distinct = graphs[:1] if same_without_nodes(graphs, roles, self.read) else graphs
+        return [
+            restricted(graph, graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool), roles)
+            for graph in distinct
+        ]
 
 
-def _without_nodes(graphs: list[Data], attributes: Collection[str] | None) -> list[Data]:
-    """Return the graphs without their nodes, or one for all if they are then equal."""
-    roles = attribute_roles(graphs, attributes)
-    distinct = graphs[:1] if same_without_nodes(graphs, roles, attributes) else graphs
-    return [
-        restricted(graph, graph.x.new_zeros(int(graph.num_nodes or 0), dtype=torch.bool), roles)
-        for graph in distinct
-    ]
-
-
-def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatch:
+def collate_graphs(
+    graphs: list[Data], pad_to: int | None = None, read: Collection[str] | None = None
+) -> WrappedBatch:
     """Collate graphs into PyG's batch, with the positions of its nodes."""
     counts, graphs = [int(g.num_nodes or 0) for g in graphs], [copy(graph) for graph in graphs]
     names = [set(graph.keys()) for graph in graphs]
@@ -304,7 +295,7 @@ def collate_graphs(graphs: list[Data], pad_to: int | None = None) -> WrappedBatc
     mask = _mask(num_nodes, pad_to)
     x = batch.x.new_zeros(*mask.shape, *batch.x.shape[1:])
     x[mask] = batch.x.detach()
-    return WrappedBatch(mask, x, num_nodes, graphs=batch, singles=tuple(graphs))
+    return WrappedBatch(mask, x, num_nodes, graphs=batch, singles=tuple(graphs), read=read)
 
 
 def _opened(graph: Data, names: list[str]) -> Data:

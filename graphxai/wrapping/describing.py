@@ -137,12 +137,11 @@ def pass_beside_empty(
         return None
     if model.checks.changes_beside_empty:
         return None
-    wide = batch.beside_empty(model.attributes_read())
+    wide = batch.beside_empty()
     if wide is None:
         return None
     assert wide.graphs is not None
-    others = {name: wide.graphs[name] for name in request.others}
-    read = model.attributes_read()
+    others, read = {name: wide.graphs[name] for name in request.others}, batch.read
     inputs = {n: x for n, x in others.items() if is_real(x) or read is None or n in read}
     if any(len(inputs[name]) != len(request.others[name]) for name in inputs.keys() - STRUCTURE):
         return None  # the rows of such an attribute belong to graphs

@@ -66,7 +66,7 @@ def one_by_one(
     """
     graphs, times = batch.examples(), len(tokens) // len(batch)
     shown = batch.mask.repeat(times, 1) if keep is None else batch.mask.repeat(times, 1) & keep
-    roles = None if keep is None else attribute_roles(graphs, model.attributes_read())
+    roles = None if keep is None else attribute_roles(graphs, batch.read)
     outputs = []
     for row, (node_tokens, stays) in enumerate(zip(tokens[:, 1:], shown, strict=True)):
         graph = graphs[row % len(graphs)]
@@ -135,7 +135,7 @@ def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch, beside: Data)
     They run beside another graph if they cannot run alone. Graphs of which nothing is left that
     the model reads have one output.
     """
-    graphs, read = batch.examples(), model.attributes_read()
+    graphs, read = batch.examples(), batch.read
     roles = attribute_roles(graphs, read)
     outputs: list[Tensor] = []
     of_nothing: Tensor | None = None

@@ -226,7 +226,7 @@ class WrappedModel(ShownModel, ModuleView):
             raise ValueError("cannot make a batch of no graphs.")
         if self.settings.dense:
             return collate_tokens(graphs, pad_to, self.settings.graph_token)
-        return collate_graphs(graphs, pad_to)
+        return collate_graphs(graphs, pad_to, self.attributes_read())
 
     def induced(self, data: Data, choice: Tensor) -> Data:
         """Cut out the subgraph on the chosen nodes (N,) and recompute its structure."""
@@ -364,11 +364,11 @@ class WrappedModel(ShownModel, ModuleView):
                     hides = self.settings.graph_token and self._masks_padding
                     no_nodes = torch.zeros_like(batch.mask)
                     return self.encode(self.embed(batch), batch, no_nodes) if hides else None
-                beside = batch.first_nodes(smallest, count, self.attributes_read())
+                beside = batch.first_nodes(smallest, count)
                 single = self.collate([beside]).to(self.device)
                 if self.why_single_passes(batch if len(batch) > 1 else single):
                     return outputs_without_any_nodes(self, batch, beside)
-                emptied = batch.emptied(beside, self.attributes_read())
+                emptied = batch.emptied(beside)
                 rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
                 return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
         return None
@@ -449,9 +449,9 @@ class WrappedModel(ShownModel, ModuleView):
             raise ValueError("none of these graphs has any nodes.")
         shown = batch.mask & keep
         if bool(shown.any(-1).all()) and torch.equal(numbers_of_types(batch, shown), types):
-            subgraphs = batch.without(shown, attributes=self.attributes_read())
+            subgraphs = batch.without(shown)
             return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
-        subgraphs = batch.without(shown, last, self.attributes_read())
+        subgraphs = batch.without(shown, last)
         rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
         hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
         if not (self.settings.zeroes_nodes and bool(hidden.any())):
