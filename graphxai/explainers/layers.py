@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
+from graphxai.runtime.modules import form_of
 
 RecordedPass = tuple[Tensor, list[Tensor]]  # the outputs and the attention
 
@@ -94,18 +95,13 @@ def layers_of(model: Any, recorded: Attended, run_pass: Callable[[], RecordedPas
     count, chunks = len(recorded.attention), tuple(recorded.chunks)
     if isinstance(model, Graphormer) or count < 2:
         return Layers(count)
-    shared, form = getattr(model, "padding", model), _form(getattr(model, "module", model))
+    shared, form = getattr(model, "padding", model), form_of(getattr(model, "module", model))
     form += chunks
     last_form, layers = _layers_by_model.get(shared, ((), Layers(0)))
     if layers.count != count or last_form != form:
         layers = replace(_layers_in(*run_pass(), chunks), chunks=chunks)
         _layers_by_model[shared] = form, layers
     return layers if layers.count == count else Layers(count)
-
-
-def _form(module: nn.Module) -> tuple[Any, ...]:
-    """Describe the parts of a model by types and shapes, which are the same in its copies."""
-    return *map(type, module.modules()), *(p.shape for p in module.parameters())
 
 
 def pass_with_gradients(model: ExplainableModel, batch: Any) -> RecordedPass:

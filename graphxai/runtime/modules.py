@@ -26,6 +26,13 @@ def all_modules(module: nn.Module) -> list[nn.Module]:
     return list(modules.values())
 
 
+def form_of(module: nn.Module) -> tuple[Any, ...]:
+    """Return the types and shapes of a module's parts, which are the same in its copies."""
+    parts = all_modules(module)  # one walk through the tree; `parameters` would need another
+    weights = (p for part in parts for p in part._parameters.values() if p is not None)
+    return *map(type, parts), *(p.shape for p in weights)
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the module that `torch.compile` or `DataParallel` wraps, with the same weights."""
     inner = getattr(model, "_orig_mod", model)

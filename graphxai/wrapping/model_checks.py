@@ -30,7 +30,7 @@ from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import NODES
 from graphxai.rules.module_rule import CustomRule
 from graphxai.rules.operation_rule import OperationRule
-from graphxai.runtime.modules import all_modules, uncompiled
+from graphxai.runtime.modules import form_of, uncompiled
 from graphxai.runtime.notices import warn
 
 from .batches import WrappedBatch, as_rows, is_real
@@ -61,11 +61,10 @@ class ModelChecks:
     def __init__(self, module: nn.Module) -> None:
         self.mixing: str | None = None
         self.reads_class_token = False
-        self._form = _form(module)
+        self._form = form_of(module)
         self.has_looked_for_mixing = False
-        self._reads_apart: dict[bool, bool] = {}  # by whether a pair is explained
+        self._answers: dict[Any, bool] = {}  # of checks that passed, or run now
         self.fails_together = False  # whether two graphs raise an error that neither raises alone
-        self._ignores_pair: bool | None = None
         self._ends: _Ends | None = None
         self._stays_beside_empty: bool | None = None
         self._cuts: set[str] | None = None
@@ -80,7 +79,7 @@ class ModelChecks:
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still consists of the same parts."""
-        return self._form == _form(module)
+        return self._form == form_of(module)
 
     def look_for_mixing(self, model: Any, batch: WrappedBatch) -> None:
         """Find out whether the model mixes graphs, at the first batch of several graphs."""
@@ -131,17 +130,18 @@ class ModelChecks:
         """
         if not chosen_nodes(graph) and not named_nodes(graph, model.attributes_read()):
             return False
-        if (of_pairs := PAIR in graph) not in self._reads_apart:
-            self._reads_apart[of_pairs] = False  # this holds in the passes of the check
-            self._reads_apart[of_pairs] = bool(without_traces(_keeps_apart, model, graph))
-        return self._reads_apart[of_pairs]
+        return self._answer(_keeps_apart, model, graph, PAIR in graph)
 
     def ignores_pair(self, model: Any, graph: Any) -> bool:
         """Return whether the output stays the same without the pair that the graph names."""
-        if self._ignores_pair is None:
-            self._ignores_pair = False  # this holds in the passes of the check
-            self._ignores_pair = bool(without_traces(_same_without_pair, model, graph))
-        return self._ignores_pair
+        return self._answer(_same_without_pair, model, graph)
+
+    def _answer(self, check: Callable[..., bool], model: Any, graph: Any, kind: Any = None) -> bool:
+        """Run a check once for each kind of graph. In its own passes the answer is no."""
+        if (check, kind) not in self._answers:
+            self._answers[check, kind] = False
+            self._answers[check, kind] = bool(without_traces(check, model, graph))
+        return self._answers[check, kind]
 
     @property
     def changes_beside_empty(self) -> bool:
@@ -172,13 +172,6 @@ class ModelChecks:
         if self._cuts is None:
             self._cuts = without_traces(_cuts_in, model, batch) or set()
         return self._cuts
-
-
-def _form(module: nn.Module) -> tuple[Any, ...]:
-    """Return the types and shapes of a module's parts."""
-    parts = all_modules(module)  # one walk through the tree; `parameters` would need another
-    weights = (p for part in parts for p in part._parameters.values() if p is not None)
-    return *map(type, parts), *(p.shape for p in weights)
 
 
 def without_traces(look: Callable[..., Answer], *args: Any) -> Answer | None:
@@ -251,15 +244,20 @@ def _look_at_ends(model: Wrapped, batch: WrappedBatch) -> _Ends:
     return _Ends(ends, whole.tensor, None)
 
 
+def _outputs(model: Wrapped, batch: WrappedBatch) -> Tensor:
+    """Run a plain pass of a batch, which nothing takes apart."""
+    outputs: Tensor = model.rows_to_outputs(batch, batch.mask)(as_rows(model.embed(batch), batch))
+    return outputs
+
+
 def _fails_together(model: Wrapped, batch: WrappedBatch) -> bool:
     """Return whether two graphs cannot run together, although each can run alone."""
     ends = (0, len(batch) - 1)
     with model.evaluating(), torch.no_grad():
         for part in map(batch.of_rows, ends):
-            model.rows_to_outputs(part, part.mask)(as_rows(model.embed(part), part))
-        two = batch.of_rows(*ends)
+            _outputs(model, part)
         try:
-            model.rows_to_outputs(two, two.mask)(as_rows(model.embed(two), two))
+            _outputs(model, batch.of_rows(*ends))
         except Exception:  # a model may raise anything that its code asserts or reshapes
             return True
     return False
@@ -269,10 +267,7 @@ def _keeps_apart(model: Wrapped, graph: Any) -> bool:
     """Return whether a graph's output is the same alone, beside a copy and beside another."""
     single, two = (model.collate([graph] * count).to(model.device) for count in (1, 2))
     with model.evaluating(), torch.no_grad():
-        alone, beside = (
-            model.rows_to_outputs(batch, batch.mask)(as_rows(model.embed(batch), batch))
-            for batch in (single, two)
-        )
+        alone, beside = (_outputs(model, batch) for batch in (single, two))
     equal = nearly_equal(beside, alone.expand(2, -1))
     return equal and _look_at_ends(model, two).mixed_in is None
 
