@@ -188,13 +188,11 @@ def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
     asked = torch.tensor(nodes_asked(graphs), device=codes.device) - 2
     size, several = graphs.num_graphs, int(asked.max()) + 1
     place = graphs.batch[is_candidate][nodes] * several + candidates[nodes] - 2
-    if len(nodes) == size * several:
-        row = torch.empty_like(place)
-        row[place] = nodes
-        return answer[row.view(size, several)[:, asked]].flatten(1)
-    rows = answer[nodes].flatten(1) if answer.dim() > 1 else answer[nodes, None]
-    rows = rows.new_zeros(size * several, rows.shape[1]).index_add(0, place, rows)
-    return rows.unflatten(0, (size, several))[:, asked].flatten(1)
+    row = place.new_full((size * several,), len(answer))  # zeros, in place of a hidden node's row
+    row[place] = nodes
+    if len(nodes) < len(row):
+        answer = torch.cat([answer, answer.new_zeros(1, *answer.shape[1:])])
+    return answer[row.view(size, several)[:, asked]].flatten(1)
 
 
 def nodes_asked(graphs: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ nodes in another order, and with other features, show which rows change: those o
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -151,18 +151,15 @@ def _calls_of_embeddings(model: Wrapped, batch: WrappedBatch) -> list[tuple[str,
         if len(calls) == model.lookups.calls:
             raise _AllSeen
 
+    ends_early = model.lookups.calls > 0
+    unchanged = restoring_attributes(model.running) if ends_early else nullcontext()
     try:
-        with model.settings.hooking_embedding(model.running, keep), _unchanged(model):
+        with model.settings.hooking_embedding(model.running, keep), unchanged:
             model.call_module(None, batch, batch.mask)
     except (_AllSeen, Exception):  # a model with threads raises another error in its place
         if not 0 < model.lookups.calls <= len(calls):
             raise
     return calls
-
-
-def _unchanged(model: Wrapped) -> AbstractContextManager[None]:
-    """Undo what a pass that ends early has assigned to the model."""
-    return restoring_attributes(model.running) if model.lookups.calls else nullcontext()
 
 
 def _rows_by_operation(model: Wrapped, batch: WrappedBatch) -> Tensor:

@@ -60,13 +60,9 @@ class NodePlaces:
     def _indices(self, output: Tensor, batch: WrappedBatch) -> Tensor:
         """Return the places (n,) of the nodes among the B * S rows of an output."""
         graph, slot = batch.mask.nonzero(as_tuple=True)
-        return graph * output.shape[1] + self.start(output.shape[1], batch.num_nodes)[graph] + slot
-
-    def start(self, length: int, num_nodes: Tensor) -> Tensor:
-        """Return where the nodes of each graph (B,) begin among rows of this length."""
         if self.behind is None:
-            return torch.full_like(num_nodes, self.before)
-        return length - self.behind - num_nodes
+            return graph * output.shape[1] + self.before + slot
+        return (graph + 1) * output.shape[1] - self.behind - batch.num_nodes[graph] + slot
 
 
 def width_of(output: Tensor, places: NodePlaces, batch: WrappedBatch) -> int:

@@ -28,7 +28,7 @@ from ..base import Explainer
 from ..path_marginals import PathMarginals
 from ..shapley import ShapleySampling
 from .curves import areas, gradients_of_probability, soft_presence, standardised
-from .description import NodeFeatures, describe, start_of
+from .description import Description, describe, start_of
 from .network import FittedExplainer, OrderNetwork, hash_of, raw_inputs, with_classes
 
 GRAPHS_AT_A_TIME = 8
@@ -49,18 +49,14 @@ class _TaughtBatch:
 
     Args:
         batch: B graphs.
-        target: the explained class of each graph.
-        classes: the number (B,) of that class among the classes of all tasks.
-        features: the features of the nodes.
-        start: the scores (B, N) that the network corrects.
+        classes: the number (B,) of each explained class among the classes of all tasks.
+        said: what passes say about the nodes.
         teacher: the teacher's scores (B, N).
     """
 
     batch: Any
-    target: ResolvedTarget
     classes: Tensor
-    features: NodeFeatures
-    start: Tensor
+    said: Description
     teacher: Tensor
 
     def __len__(self) -> int:
@@ -232,11 +228,9 @@ def _teach_batch(
         task=task.name, resolved=_join_targets(model, task, classes.tolist(), outputs)
     )
     said = describe(model, batch, target)
-    start = said.start
-    taught = start if teacher is None else teacher._attribute(model, batch, target).relevance
+    taught = said.start if teacher is None else teacher._attribute(model, batch, target).relevance
     progress(len(batch))
-    classes = first + classes.to(start.device)
-    return _TaughtBatch(batch, said.target, classes, said.features, start, taught)
+    return _TaughtBatch(batch, first + classes.to(said.start.device), said, taught)
 
 
 def _draw_classes(
@@ -270,16 +264,16 @@ def _join_targets(
 
 def _network(parts: list[_TaughtBatch], classes: int) -> OrderNetwork:
     """Make an untrained network that standardises its inputs over all nodes."""
-    values, states = (part.shape[-1] for part in parts[0].features)
+    values, states = (part.shape[-1] for part in parts[0].said.features)
     kept = min(COMPONENTS, states)
     network = OrderNetwork(values + kept + classes, states, kept, WIDTH)
-    every = torch.cat([part.features.states[part.batch.mask] for part in parts])
+    every = torch.cat([part.said.features.states[part.batch.mask] for part in parts])
     network.state_mean.copy_(every.mean(0))
     covariance = (every - every.mean(0)).double().T.cov()
     network.components.copy_(torch.linalg.eigh(covariance).eigenvectors[:, -kept:])
     network.to(every)
     reduced = (network.state_mean, network.components)
-    raw = [raw_inputs(part.features, part.classes, classes, *reduced) for part in parts]
+    raw = [raw_inputs(part.said.features, part.classes, classes, *reduced) for part in parts]
     nodes = torch.cat([rows[part.batch.mask] for rows, part in zip(raw, parts, strict=True)])
     network.mean.copy_(nodes.mean(0))
     network.deviation.copy_(nodes.std(0) + 1e-3)
@@ -308,7 +302,7 @@ def _train(
             the training is done.
     """
     optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=WEIGHT_DECAY)
-    inputs = [network.inputs(part.features, part.classes) for part in parts]
+    inputs = [network.inputs(part.said.features, part.classes) for part in parts]
     taken, total = 0, epochs * len(parts)
     network.train()
     for _ in range(epochs):
@@ -317,7 +311,7 @@ def _train(
             for group in optimiser.param_groups:
                 group["lr"] = rate * min(1.0, (taken + 1) / WARM_UP) * (1 - done)
             optimiser.zero_grad()
-            step(parts[k], network(inputs[k], parts[k].start, parts[k].batch.mask), done)
+            step(parts[k], network(inputs[k], parts[k].said.start, parts[k].batch.mask), done)
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             taken += 1
@@ -355,7 +349,7 @@ def follow_curves(
         shares = torch.rand(THRESHOLDS, len(part), generator=generator)
         spread = (torch.arange(THRESHOLDS)[:, None] + shares) / THRESHOLDS
         presence = soft_presence(standardised(scores, mask), mask, spread.to(scores), tau)
-        gradients = gradients_of_probability(model, part.batch, part.target, presence.detach())
+        gradients = gradients_of_probability(model, part.batch, part.said.target, presence.detach())
         presence.backward(-gradients / (THRESHOLDS * len(part)))
         progress(len(part))
 
@@ -369,9 +363,9 @@ def _scores(
     areas_by_name: dict[str, list[float]] = {"learned": [], start_of(model): []}
     with torch.no_grad():
         for part in parts:
-            inputs = network.inputs(part.features, part.classes)
-            scores = network(inputs, part.start, part.batch.mask)
-            areas_by_name["learned"] += areas(model, part.batch, part.target, scores).tolist()
-            of_start = areas(model, part.batch, part.target, part.start).tolist()
+            inputs = network.inputs(part.said.features, part.classes)
+            scores = network(inputs, part.said.start, part.batch.mask)
+            areas_by_name["learned"] += areas(model, part.batch, part.said.target, scores).tolist()
+            of_start = areas(model, part.batch, part.said.target, part.said.start).tolist()
             areas_by_name[start_of(model)] += of_start
     return {f"auac of {name}": round(sum(v) / len(v), 4) for name, v in areas_by_name.items()}
