@@ -25,7 +25,7 @@ from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
 from graphxai.explainers.learned.curves import areas, gradients_of_probability, soft_presence
 from graphxai.explainers.learned.description import node_features
-from graphxai.explainers.learned.method import class_numbers
+from graphxai.explainers.learned.network import class_numbers
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import Ensemble, StructureEncoding, save_checkpoint
