@@ -3,7 +3,7 @@
 Such a file is a zip archive of a pickle and the numbers of each tensor. A pickle is a list of
 instructions, which name classes and functions to be called. Here the few instructions that
 `torch.save` writes are followed, no class or function is looked up, and every object becomes an
-inert record of what the pickle says about it. `rebuilding` then decides which records it
+inert record of what the pickle says about it. `loading` then decides which records it
 understands. PyTorch's own reader and Python's are not used.
 """
 
