@@ -27,7 +27,6 @@ from .attribute_roles import (
     AttributeRole,
     AttributeRoles,
     attribute_roles,
-    is_tensor,
     roles_and_doubts,
 )
 
@@ -60,7 +59,8 @@ def restricted(
         kept[PAIRS] = (keep[:, None] & keep).flatten()
     for key, role in roles.items():
         if role.names is None and role.along in kept and key in graph:
-            subgraph[key] = _cut(graph, key, kept[role.along], role.square)
+            entries = kept[role.along].nonzero()[:, 0]
+            subgraph[key] = _chosen(graph, key, graph[key], entries, role.square)
     subgraph.num_nodes = int(keep.sum())
     return subgraph
 
@@ -78,10 +78,10 @@ def same_without_nodes(
         if role.along in (NODES, EDGES, PAIRS):
             continue
         value = graphs[0][key]
-        if role.along is not None or role.names is not None or not is_tensor(value):
+        if role.along is not None or role.names is not None or not isinstance(value, Tensor):
             return False
         others = (graph[key] for graph in graphs)
-        if not all(is_tensor(other) and torch.equal(value, other) for other in others):
+        if not all(isinstance(other, Tensor) and torch.equal(value, other) for other in others):
             return False
     return True
 
@@ -108,40 +108,30 @@ def reordered(graph: Data, order: Tensor, roles: AttributeRoles) -> Data:
             refers = _refers_to_members(value, role)
             value = torch.where(refers, place.to(value)[torch.where(refers, value, 0)], value)
         if role.along in (NODES, PAIRS):
-            value = _moved(graph, key, value, order if role.along == NODES else pairs, role.square)
+            entries = order if role.along == NODES else pairs
+            value = _chosen(graph, key, value, entries, role.square)
         reordered_graph[key] = value
     return reordered_graph
 
 
-def _moved(graph: Data, key: str, value: Any, order: Tensor, square: bool) -> Any:
-    """Reorder the entries of an attribute, or both axes of a matrix."""
+def _chosen(graph: Data, key: str, value: Any, entries: Tensor, square: bool) -> Any:
+    """Choose entries of an attribute by their numbers, or rows and columns of a matrix."""
     if isinstance(value, SparseTensor):
-        return value[order][:, order] if square else value[order]
+        return value[entries][:, entries]
     if isinstance(value, Tensor) and value.layout != torch.strided:
-        return _of_sparse(value, order)
+        return _of_sparse(value, entries)
+    if square:
+        return value.index_select(0, entries).index_select(1, entries)
     axis = graph.__cat_dim__(key, value)
     if isinstance(value, np.ndarray):
-        return np.take(value, order.cpu().numpy(), axis)
-    value = value.index_select(axis, order)
-    return value.index_select(1, order) if square else value
+        return np.take(value, entries.cpu().numpy(), axis)
+    return select(value, entries, axis)
 
 
 def _plain(value: Tensor) -> Tensor:
     """Turn PyG's `EdgeIndex` into a plain tensor."""
     as_tensor = getattr(value, "as_tensor", None)
     return value if as_tensor is None else as_tensor()
-
-
-def _cut(graph: Data, key: str, keep: Tensor, square: bool) -> Any:
-    """Keep some entries of an attribute, or rows and columns of a matrix."""
-    value = graph[key]
-    if isinstance(value, Tensor) and value.layout != torch.strided:
-        return _of_sparse(value, keep.nonzero()[:, 0])
-    if square:
-        return value[keep][:, keep]
-    if isinstance(value, np.ndarray):
-        return np.compress(keep.cpu().numpy(), value, axis=graph.__cat_dim__(key, value))
-    return select(value, keep, dim=graph.__cat_dim__(key, value))
 
 
 def _of_sparse(matrix: Tensor, chosen: Tensor) -> Tensor:

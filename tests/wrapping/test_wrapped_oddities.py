@@ -305,3 +305,12 @@ def test_a_custom_function_is_explained_by_its_forward_pass(part, plain, method)
 def test_what_no_rule_covers_within_a_transform_is_named_with_its_module():
     with pytest.warns(UserWarning, match="part: digamma"):
         gx.explain(tokens(With(Slope())), rows(1)[0], "lrp")
+
+
+def test_a_list_with_an_entry_for_each_node_moves_with_the_nodes():
+    edges = torch.tensor([[0, 1], [1, 2]])
+    graph = Data(x=torch.eye(4), edge_index=edges, names=["N", "C", "O", "S"])
+    model = gx.wrap(nn.Linear(4, 1), kind="regression", forward=lambda module, batch: batch.x)
+    (moved,) = model.renumbered([graph], [torch.tensor([3, 0, 1, 2])])
+    assert moved.names == ["S", "N", "C", "O"]
+    assert model.induced(graph, torch.tensor([True, False, True, True])).names == ["N", "O", "S"]
