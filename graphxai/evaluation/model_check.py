@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphxai.explainers.passes import outputs_without_nodes
-from graphxai.wrapping.one_at_a_time import advice_on
+from graphxai.wrapping.model_checks import advice_on
 from graphxai.wrapping.ties import CHOICE, orders_entries
 
 WIDTH = 100  # characters of a line

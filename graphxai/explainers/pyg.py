@@ -22,7 +22,7 @@ from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import evaluating
 from graphxai.wrapping import WrappedModel, wrap
-from graphxai.wrapping.padding_check import PaddingCheck
+from graphxai.wrapping.one_at_a_time import PaddingCheck
 
 from . import REGISTRY, Attribution, Explainer, get_explainer
 from .pyg_explainer import PygExplainer, from_pyg

@@ -7,7 +7,7 @@
 * Graphs without nodes: a model may return something else for a graph beside one (`describing`).
 * Cuts: one recorded pass shows where values of the nodes are used without their gradient.
 
-`padding_check` looks for models that count padding.
+`one_at_a_time` looks for models that count padding.
 """
 
 import threading
@@ -33,11 +33,33 @@ from graphxai.rules.operation_rule import OperationRule
 from graphxai.runtime.modules import form_of, uncompiled
 from graphxai.runtime.notices import warn
 
+from .attribute_roles import has_matrices
 from .batches import WrappedBatch, as_rows, is_real
+from .calling import takes_batch_vector
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
-from .one_at_a_time import AS_ASKED, advice_on
+from .lookups import IN_PARTS
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
+# Why the graphs of a list take a pass each, and what to do.
+AS_ASKED = "takes one graph at a time, as wrap was told"
+HAS_MATRICES = "gets graphs with dense matrices of pairs of nodes, which PyG cannot batch"
+NO_BATCH_VECTOR = "has a forward without a batch vector"
+FAILS_TOGETHER = "raises an error for several graphs together"
+COUNTS_PADDING = "counts padding, as PyG's linear attention does"
+ATTENTION_IN_PARTS = "computes attention in one graph after another"
+OF_MIXING = (
+    "What it returns for one graph depends on the others. To run them together, let that module"
+    " keep the graphs apart (give it the batch vector, or a mask)."
+)
+ADVICE = {
+    AS_ASKED: "",
+    HAS_MATRICES: "There is no way to run them together.",
+    NO_BATCH_VECTOR: "To run them together, let forward take `batch`, or give wrap a forward=.",
+    IN_PARTS: "To run them together, look all codes up in one call, as in h = embedding(x).",
+    FAILS_TOGETHER: "To run them together, let forward tell them apart by `batch`.",
+    COUNTS_PADDING: "To run them together, mask the padding.",
+    ATTENTION_IN_PARTS: "Methods that do not read attention run them together.",
+}
 Run = Callable[[Tensor], Tensor]
 Answer = TypeVar("Answer")
 # Smaller differences count as rounding. The first limit is for values in a pass, the others are for
@@ -46,6 +68,11 @@ ROUNDING = 10  # in machine epsilons
 OUTPUT_ROUNDING = 500  # in machine epsilons
 MOST_ROUNDING = 0.05  # the upper limit for outputs, as half precision may need
 LEAST_ROUNDING = 1e-9  # the lower limit, as outputs near zero are differences of larger numbers
+
+
+def advice_on(why: str) -> str:
+    """Say what to do about a reason for which graphs take a pass each."""
+    return ADVICE.get(why, OF_MIXING)
 
 
 class ModelChecks:
@@ -92,11 +119,33 @@ class ModelChecks:
             if self._ends is None:
                 self.fails_together = bool(without_traces(_fails_together, model, batch))
 
-    def why_mixed(self, name: str) -> str:
-        """Say of a model that it mixes the graphs of a batch, and where; "" if it does not."""
-        return (
-            "" if self.mixing is None else f"mixes the graphs of a batch in {self.mixing or name}"
-        )
+    def why_alone(self, model: Any, data: Any) -> str:
+        """Say of a model why an input cannot share a batch with others; "" if it can."""
+        if self.mixing is not None:
+            where = self.mixing or type(model.module).__name__
+            return f"mixes the graphs of a batch in {where}"
+        if model.settings.dense:
+            return ""
+        if model.settings.one_at_a_time:
+            return AS_ASKED
+        if has_matrices(data):
+            return HAS_MATRICES
+        if model.settings.forward is not None or takes_batch_vector(model.module):
+            return ""
+        return "" if model.checks.reads_nodes_apart(model, data) else NO_BATCH_VECTOR
+
+    def why_single_passes(self, model: Any, batch: WrappedBatch) -> str:
+        """Say of a model why inputs like those of a batch take a pass each; "" if they share."""
+        if why := self.why_alone(model, batch.data_of(0)):
+            return why
+        self.look_for_mixing(model, batch)
+        if self.mixing is not None:
+            return self.why_alone(model, batch.data_of(0))
+        if model.lookups.in_parts:
+            return IN_PARTS
+        if self.fails_together:
+            return FAILS_TOGETHER
+        return COUNTS_PADDING if model.padding.counts(model, batch) else ""
 
     def warn_of_single_passes(
         self, name: str, why: str, graphs: int, together: int, passes: int
@@ -106,7 +155,10 @@ class ModelChecks:
             return
         self._warned.add(why)
         cost = f"{passes} passes instead of {'one' if together == 1 else together}"
-        warn(f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}", stacklevel=5)
+        warn(
+            f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}",
+            stacklevel=5,
+        )
 
     def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:
         """Warn, once, of rules from outside that do not act in a pass."""

@@ -23,7 +23,7 @@ from graphxai.rules.module_rule import computing_by_rules
 from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .attribute_roles import attribute_roles, has_matrices, matrices_in, roles_and_doubts
+from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
 from .batches import (
     WrappedBatch,
     as_rows,
@@ -36,32 +36,26 @@ from .calling import (
     CallSettings,
     WrappedConfig,
     attributes_read,
-    takes_batch_vector,
     takes_padding_mask,
 )
 from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
-from .lookups import IN_PARTS, LookupForms, codes_by_node
+from .lookups import LookupForms, codes_by_node
 from .messages import counting_layers
-from .model_checks import ModelChecks
+from .model_checks import ATTENTION_IN_PARTS, COUNTS_PADDING, ModelChecks
 from .module_view import ModuleView
 from .one_at_a_time import (
-    AS_ASKED,
-    ATTENTION_IN_PARTS,
-    COUNTS_PADDING,
-    FAILS_TOGETHER,
-    HAS_MATRICES,
-    NO_BATCH_VECTOR,
     UNDEFINED,
     ZEROED,
+    PaddingCheck,
     one_by_one,
     outputs_without_any_nodes,
+    runs_of_one_size,
     tokens_one_by_one,
     warn_of_empty,
 )
-from .padding_check import PaddingCheck, runs_of_one_size
 from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 
@@ -129,16 +123,7 @@ class WrappedModel(ShownModel, ModuleView):
 
     def why_alone(self, data: Data) -> str:
         """Say of the model why an input cannot share a batch with others; "" if it can."""
-        known = self._checks  # to see whether they still hold takes long for every input
-        if known.mixing is not None or self.settings.dense:
-            return known.why_mixed(type(self.module).__name__)
-        if self.settings.one_at_a_time:
-            return AS_ASKED
-        if has_matrices(data):
-            return HAS_MATRICES
-        if self.settings.forward is not None or takes_batch_vector(self.module):
-            return ""
-        return "" if self.checks.reads_nodes_apart(self, data) else NO_BATCH_VECTOR
+        return self._checks.why_alone(self, data)  # to see whether they still hold takes long
 
     def warn_of_single_passes(
         self, why: str, graphs: int, together: int = 1, passes: int | None = None
@@ -179,16 +164,7 @@ class WrappedModel(ShownModel, ModuleView):
 
     def why_single_passes(self, batch: WrappedBatch) -> str:
         """Say of the model why inputs like those of a batch take a pass each; "" if they share."""
-        if why := self.why_alone(batch.data_of(0)):
-            return why
-        self.checks.look_for_mixing(self, batch)
-        if why := self.checks.why_mixed(type(self.module).__name__):
-            return why
-        if self.lookups.in_parts:
-            return IN_PARTS
-        if self.checks.fails_together:
-            return FAILS_TOGETHER
-        return COUNTS_PADDING if self.padding.counts(self, batch) else ""
+        return self.checks.why_single_passes(self, batch)
 
     @property
     def reads_class_token(self) -> bool:
