@@ -260,15 +260,15 @@ class WrappedBatch:
 
         If the graphs are equal without their nodes, one of them stands for all.
         """
-        return collate_graphs([*self._without_nodes(), beside], read=self.read)
+        return collate_graphs([*self.without_any_nodes(), beside], read=self.read)
 
     def beside_empty(self) -> "WrappedBatch | None":
         """Put a graph without nodes before the others, or return None if there are several."""
-        if len(empty := self._without_nodes()) > 1:
+        if len(empty := self.without_any_nodes()) > 1:
             return None
         return collate_graphs([*empty, *self.examples()], self.mask.shape[1], self.read)
 
-    def _without_nodes(self) -> list[Data]:
+    def without_any_nodes(self) -> list[Data]:
         """Return the graphs without their nodes, or one for all if they are then equal."""
         graphs = self.examples()
         roles = attribute_roles(graphs, self.read)

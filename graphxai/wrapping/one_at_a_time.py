@@ -119,27 +119,15 @@ def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
 def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch, beside: Data) -> Tensor | None:
     """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite.
 
-    They run beside another graph if they cannot run alone. Graphs of which nothing is left that
-    the model reads have one output.
+    They run beside another graph if they cannot run alone. Graphs that are then equal have one
+    output.
     """
-    graphs, read = batch.examples(), batch.read
-    roles = attribute_roles(graphs, read)
     outputs: list[Tensor] = []
-    of_nothing: Tensor | None = None
-    for graph in graphs:
-        no_nodes = torch.zeros(int(graph.num_nodes or 0), dtype=torch.bool, device=graph.x.device)
-        empty = restricted(graph, no_nodes, roles)
-        left = (x for name, x in empty.to_dict().items() if read is not None and name in read)
-        is_nothing = read is not None and not any(
-            not isinstance(x, Tensor) or x.numel() for x in left
-        )
-        output = of_nothing if is_nothing else None
-        output = _finite_output(model, empty, beside=beside) if output is None else output
-        if output is None:
+    for empty in batch.without_any_nodes():
+        if (output := _finite_output(model, empty, beside=beside)) is None:
             return None
-        of_nothing = output if is_nothing else of_nothing
         outputs.append(output)
-    return torch.cat(outputs)
+    return torch.cat(outputs).expand(len(batch), -1)
 
 
 def _finite_output(

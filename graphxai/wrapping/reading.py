@@ -135,22 +135,6 @@ def _with_entries(graph: Data) -> Data:
     return copied
 
 
-def read_tokens(value: Any, categorical: bool) -> Tensor:
-    """Check one row of tokens: floats (N, D), or anything the model embeds if `categorical`."""
-    if not isinstance(value, Tensor | np.ndarray):
-        raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
-    x = torch.as_tensor(value)
-    if not categorical and (x.dim() != 2 or not x.is_floating_point()):
-        raise InputError(
-            f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
-            " Pass several inputs as a list; for integer codes or images name the embedding layer"
-            " with wrap(..., embedding=...)."
-        )
-    if not x.numel():
-        raise InputError("there are no tokens.")
-    return x
-
-
 def _num_atoms(smiles: str) -> int:
     """Count the atoms of a SMILES, or return -1 if it is no SMILES."""
     from rdkit import Chem, rdBase
@@ -225,7 +209,17 @@ def _tokens(model: Wrapped, value: Any) -> Input:
     settings = model.settings
     if isinstance(value, Data):
         value = value.get("dense", value.x)
-    x = read_tokens(value, categorical=bool(settings.embedding))
+    if not isinstance(value, Tensor | np.ndarray):
+        raise InputError(f"this model takes a tensor (N, D), not {type(value).__name__}.")
+    x = torch.as_tensor(value)
+    if not settings.embedding and (x.dim() != 2 or not x.is_floating_point()):
+        raise InputError(
+            f"this model takes float tokens (N, D); found {x.dtype} of shape {tuple(x.shape)}."
+            " Pass several inputs as a list; for integer codes or images name the embedding layer"
+            " with wrap(..., embedding=...)."
+        )
+    if not x.numel():
+        raise InputError("there are no tokens.")
     nodes = len(x) - int(settings.graph_token)
     if settings.embedding:
         row = Data(dense=x, num_nodes=nodes)

@@ -70,14 +70,10 @@ class ChempropModel(WrappedModel):
         """The networks as models of their own, or none if there is only one."""
         if isinstance(self.module, ChempropNetwork):
             return []
-        members = []
-        for network in self.module.members:
-            assert isinstance(network, ChempropNetwork)
-            member = ChempropModel(
-                [network], self.config, self.settings, self.origin.name, self._blocks
-            )
+        alike = (self.config, self.settings, self.origin.name, self._blocks)
+        members = [ChempropModel([network], *alike) for network in self._networks]
+        for member in members:
             member.origin = self.origin
-            members.append(member)
         return members
 
     @property
