@@ -290,7 +290,7 @@ def _train(
 
 
 def _print_hygiene(table: "CleanTable") -> None:
-    tell(f"{table.path.name}: {table.read:,} rows, {len(table.graphs):,} molecules to learn")
+    tell(f"{table.path.name}: {table.read:,} rows, {len(table.molecules):,} molecules to learn")
     for target in table.targets:
         tell(f"  {target}")
     if not table.findings:

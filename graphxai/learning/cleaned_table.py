@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import LabelsKind, with_unit
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.tables.table import Table
@@ -22,6 +22,7 @@ from graphxai.runtime.writing import csv_text, folder_at, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch_geometric.data import Data
 
     from graphxai.datasets.open_graph_benchmark import OgbMolecules
 
@@ -139,9 +140,9 @@ class CleanTable:
         sha256: digest of the file.
         read: number of rows in the file.
         targets: the columns to learn.
-        graphs: the molecules, with `y` (1, targets), NaN where there is no label, `row` (the first
-            of the molecule's rows) and `smiles` as written there; if the table has bounds, also
-            `bounds` (1, targets, 2), see the property.
+        molecules: the graphs of the molecules, with `y` (1, targets), NaN where there is no label,
+            `row` (the first of the molecule's rows) and `smiles` as written there; if the table has
+            bounds, also `bounds` (1, targets, 2), see the property.
         canonical: the molecules' canonical SMILES.
         findings: what the checks found.
         standardise: how molecules were brought to their parents, see `clean_table`.
@@ -153,7 +154,7 @@ class CleanTable:
     sha256: str
     read: int
     targets: tuple[TargetColumn, ...]
-    graphs: tuple[Data, ...]
+    molecules: tuple[Graph, ...]
     canonical: tuple[str, ...]
     findings: Findings
     standardise: Standardisation = "as drawn"
@@ -162,10 +163,10 @@ class CleanTable:
 
     def __repr__(self) -> str:
         names = ", ".join(target.name for target in self.targets)
-        return f"CleanTable({self.path.name}: {len(self.graphs):,} molecules, {names})"
+        return f"CleanTable({self.path.name}: {len(self.molecules):,} molecules, {names})"
 
     def _repr_html_(self) -> str:
-        rows = f"{self.read:,} rows, {len(self.graphs):,} molecules"
+        rows = f"{self.read:,} rows, {len(self.molecules):,} molecules"
         return f"<p>{escape(self.path.name)}: {rows}</p>{self.findings._repr_html_()}"
 
     @property
@@ -178,10 +179,19 @@ class CleanTable:
         """The file's column with SMILES."""
         return self.file.structures.name
 
+    @cached_property
+    def graphs(self) -> tuple[Data, ...]:
+        """The molecules as PyG's graphs."""
+        graphs = tuple(molecule.to_data() for molecule in self.molecules)
+        for graph in graphs:
+            if graph.get("isomers") is not None:
+                graph.isomers = tuple(isomer.to_data() for isomer in graph.isomers)
+        return graphs
+
     @property
     def y(self) -> FloatArray:
         """Labels (n, targets)."""
-        return np.array([graph.y[0].tolist() for graph in self.graphs], dtype=np.float64)
+        return np.array([graph.get("y")[0].tolist() for graph in self.molecules], dtype=np.float64)
 
     @property
     def bounds(self) -> FloatArray:
@@ -189,8 +199,8 @@ class CleanTable:
 
         They are infinite everywhere else.
         """
-        bounds = unbounded(len(self.graphs), len(self.targets))
-        for row, graph in zip(bounds, self.graphs, strict=True):
+        bounds = unbounded(len(self.molecules), len(self.targets))
+        for row, graph in zip(bounds, self.molecules, strict=True):
             if graph.get("bounds") is not None:
                 row[:] = graph.bounds[0]
         return bounds
@@ -198,7 +208,7 @@ class CleanTable:
     @cached_property
     def rows(self) -> tuple[int, ...]:
         """The number of each molecule's first row, counted from 1 after the header."""
-        return tuple(int(graph.row) for graph in self.graphs)
+        return tuple(int(graph.row) for graph in self.molecules)
 
     def cells(self, column: str) -> list[str]:
         """Read another column of the file: the cell in each molecule's first row.
@@ -221,7 +231,7 @@ class CleanTable:
             "file": self.path.name,
             "sha256": self.sha256,
             "rows": self.read,
-            "molecules": len(self.graphs),
+            "molecules": len(self.molecules),
             "targets": [asdict(target) for target in self.targets],
             "checks": [
                 vars(finding) | {"rows": [row.row for row in finding.rows]}

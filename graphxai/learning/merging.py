@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
-from torch_geometric.data import Data
 
 from graphxai.datasets.as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
 from graphxai.datasets.canonical_form import ISOTOPE_UNSEEN, is_labelled
+from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import Labels, is_missing
 from graphxai.datasets.molecule_reading import is_inchi, shortened
 from graphxai.datasets.molecules import MAX_QUOTED, MoleculeError, RejectedRow, molecule_graph
@@ -36,7 +36,7 @@ LARGEST = 5000  # atoms up to which a molecule is read to say how many it has
 class TableMolecule:
     """A molecule as its first row has it, and the positions of its rows among the usable ones."""
 
-    graph: Data
+    graph: Graph
     drawn: str  # SMILES with what no feature tells apart
     canonical: str  # SMILES of the canonical form
     flat: str  # SMILES without stereochemistry
@@ -163,10 +163,8 @@ def _add_row(
         graph.row = number
         flat = Chem.MolToSmiles(mol, isomericSmiles=False)
         parts = canonical.count(".") + 1
-        data = graph.to_data()
-        if graph.get("isomers") is not None:
-            data.isomers = tuple(isomer.to_data() for isomer in graph.isomers)
-        molecule = TableMolecule(data, drawn, canonical, flat, parts, mol)
+        plain = Graph(**vars(graph))  # without the molecule that was read
+        molecule = TableMolecule(plain, drawn, canonical, flat, parts, mol)
         index[canonical] = molecule
         rows.molecules.append(molecule)
     elif drawn != molecule.drawn:

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
-from graphxai.evaluation.curves import several_series
-from graphxai.evaluation.measure import COALITIONS, Item, explained_or_reason
-from graphxai.evaluation.metrics import partial_sums
-from graphxai.evaluation.robustness import Robustness, robustness_of
-from graphxai.evaluation.store import Key
 from graphxai.explainers.registry import get_explainer
 from graphxai.explanation.explanation import Explanation
 from graphxai.learning.predicting import encode_all
 from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from graphxai.evaluation.measure import Item
+    from graphxai.evaluation.store import Key
 
 FloatArray = NDArray[np.float64]
 MOST = 0.75  # of the nodes of a graph that are removed in training
@@ -84,6 +84,8 @@ def removal_facts(model: LoadedModel, graphs: Sequence[Data], y: FloatArray) -> 
     """
     if not isinstance(model, Graphormer | Ensemble) or model.config.level == "node":
         return {}
+    from graphxai.evaluation.robustness import robustness_of  # imports PyG
+
     chosen = [k for k, graph in enumerate(graphs) if 0 < int(graph.num_nodes or 0) <= LARGEST]
     chosen = _spread(chosen, SCORED)
     encoded = encode_all([graphs[k] for k in chosen], model.config)
@@ -107,6 +109,10 @@ def removal_facts(model: LoadedModel, graphs: Sequence[Data], y: FloatArray) -> 
 
 def shapley_errors(model: LoadedModel, items: Sequence[Item], target: Target) -> FloatArray:
     """Return the error of Shapley values on each graph whose output depends on its nodes (k,)."""
+    from graphxai.evaluation.curves import several_series
+    from graphxai.evaluation.measure import COALITIONS, explained_or_reason
+    from graphxai.evaluation.metrics import partial_sums
+
     method = get_explainer("shapley_sampling", permutations=ORDERS)
     explained = explained_or_reason(model, items, method, target)
     graphs, scores = [], []
@@ -129,12 +135,11 @@ def removal_text(facts: Mapping[str, Any], *, trained: bool, nodes: str = "nodes
     """
     lines = []
     for name, measured in facts.items():
-        of = {k: v for k, v in measured.items() if not k.startswith(("error_", "explained"))}
-        kept = Robustness(**of)
-        values = ", ".join(f"{value:.3f}" for value in kept.values)
+        values = ", ".join(f"{value:.3f}" for value in measured["values"])
         line = (
-            f"* {name}: without 0, 25, 50 and 75 % of the {nodes}, the {kept.measure} is {values}"
-            f" (n = {kept.graphs:,}; always the same answer: {kept.chance:.3f})"
+            f"* {name}: without 0, 25, 50 and 75 % of the {nodes}, the {measured['measure']} is"
+            f" {values} (n = {measured['graphs']:,}; always the same answer:"
+            f" {measured['chance']:.3f})"
         )
         if measured["explained"]:
             line += (

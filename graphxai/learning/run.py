@@ -13,17 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from statistics import mean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_geometric.data import Data
-
-from graphxai.datasets.graph_folders import load_graphs
+from graphxai.datasets.graph import is_data
 from graphxai.learning.calibration import Calibration, calibrate, mean_readings
 from graphxai.learning.card import PREDICTORS, leading, mean_scores
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware, resumable_in
-from graphxai.learning.graphs.reading import TaskLike
-from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.processes.worth import cost_of_marked, worth_of_network
 from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import score_test_part
@@ -41,6 +37,11 @@ from graphxai.models.graphormer import load_model
 from graphxai.models.process import mean_of
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import folder_at, write_whole
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+    from graphxai.learning.graphs.reading import TaskLike
 
 REPLICATES = "replicates.json"
 
@@ -192,6 +193,9 @@ def train(
         ValueError: a graph cannot be used (the message names it), labels do not fit the task, or
             `out` already contains a run and `resume` is False, or one of other graphs or settings.
     """
+    from graphxai.datasets.graph_folders import load_graphs
+    from graphxai.learning.graphs.source import split_graphs  # imports PyG, as a table does not
+
     settings = with_options(settings or GraphSettings(), options, "train")
     require_hardware(settings)
     name, given = "", {"task": task, "split": settings.split}
@@ -249,7 +253,7 @@ def train_replicates(
     of_table = isinstance(data, CleanTable)
     chosen: Any = settings or (TableSettings() if of_table else GraphSettings())
     chosen = with_options(chosen, options, "train_replicates")
-    data = data if isinstance(data, CleanTable | str | Path | Data) else list(data)
+    data = data if isinstance(data, CleanTable | str | Path) or is_data(data) else list(data)
     once: Callable[..., Path] = train_table if of_table else train
     about = {"settings": chosen, "command": command, "log": log}
     about |= {} if of_table else {"task": task}

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import canonical_smiles
@@ -19,6 +18,9 @@ from graphxai.datasets.graph_folders import starts_of
 from graphxai.datasets.splits import Split
 from graphxai.learning.cleaned_table import unbounded
 from graphxai.models.graphormer import NODE_LABELS, GraphormerConfig
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 FloatArray = NDArray[np.float64]
 

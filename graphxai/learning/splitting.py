@@ -9,12 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.graph_folders import starts_of
@@ -28,6 +27,9 @@ from graphxai.datasets.splits import (
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
 from graphxai.learning.settings import GraphSettings
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
@@ -71,9 +73,9 @@ def table_split(
         else:
             split = given_split(cells, seed, table.rows, draw_valid=set_aside)
     elif kind == "random":
-        split = random_split(len(table.graphs), seed)
+        split = random_split(len(table.molecules), seed)
     else:
-        smiles = [graph.smiles for graph in table.graphs]
+        smiles = [graph.smiles for graph in table.molecules]
         split = (scaffold_split if kind == "scaffold" else cluster_split)(smiles)
         if len(split.train) < len(smiles) / 2 or not split.test:
             group = "scaffold" if kind == "scaffold" else "cluster"

@@ -198,7 +198,7 @@ class TableSource(RunSource):
             for fold, model in zip(self.folds, learned.of_folds, strict=False)
         ]
         of_pairs = measured_pairs(
-            learned.model, self.tasks, table.canonical, table.graphs, self.y, self.parts.test, folds
+            learned.model, self.tasks, table.canonical, self.graphs, self.y, self.parts.test, folds
         )
         for name, pairs in of_pairs.items():
             scores[name]["pairs"] = pairs
@@ -228,7 +228,7 @@ class TableSource(RunSource):
             "data": table.path.name,
             "split": {"kind": self.parts.kind, "seed": self.parts.seed, **of_parts},
             "rows": table.read,
-            "molecules": len(table.graphs),
+            "molecules": len(table.molecules),
             "teacher_share": learned.shares,
             "teacher": None if teacher is None else teacher.to_dict(),
             "recombined": learned.recombined,
@@ -254,7 +254,7 @@ class TableSource(RunSource):
 
     def cells(self, position: int) -> list[Any]:
         """Return number, SMILES and labels of a molecule."""
-        return self._row(position, self.table.graphs[position].smiles)
+        return self._row(position, self.table.molecules[position].smiles)
 
     def _row(self, position: int, smiles: str) -> list[Any]:
         """Return number, SMILES and labels of a molecule."""
@@ -300,7 +300,7 @@ class TableSource(RunSource):
             "title": ", ".join(target.heading for target in table.targets),
             "kind": "a table",
             "data": f"`{table.path.name}`, SHA-256 `{table.sha256}`, {table.read:,} rows,"
-            f" {len(table.graphs):,} different molecules with labels.",
+            f" {len(table.molecules):,} different molecules with labels.",
             "targets": "\n".join(f"* {target}" for target in table.targets),
             "checks": "Found before training:\n\n" + ("\n".join(checks) or "* nothing to report"),
             "split": SPLIT_TEXTS.get(self.parts.kind, at_random),
@@ -363,7 +363,7 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
     tasks = table_tasks(table.targets, training_labels)
     config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
     is_network = settings.chosen_model != "process"
-    graphs = encode_all(table.graphs, config) if is_network else list(table.graphs)
+    graphs = encode_all(table.graphs, config) if is_network else list(table.molecules)
     warnings = []
     if is_network and settings.init_weights is not None:
         start = load_checkpoint(locate(settings.init_weights))

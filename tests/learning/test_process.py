@@ -195,9 +195,10 @@ def test_options_of_networks_are_refused(options, name):
         gx.TableSettings(model="process", **options)
 
 
-def test_a_process_is_trained_without_lightning_from_the_command_line(several, tmp_path):
+def test_a_process_is_trained_without_lightning_and_pyg_from_the_command_line(several, tmp_path):
     code = (
-        "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
+        "import sys\nfor hidden in ('lightning', 'pytorch_lightning', 'torch_geometric'):\n"
+        "    sys.modules[hidden] = None\n"
         "from graphxai.cli.main import program; program()"
     )
     command = ["train", several, "--target-column", "size", "--model", "process"]
