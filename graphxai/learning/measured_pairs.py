@@ -245,6 +245,7 @@ def relevance_of_part(explanation: Any, core: str, part: str) -> float:
     if explanation is None or (molecule := explanation.molecule) is None:
         return float("nan")
     for cut in single_bond_cuts(molecule):
-        if cut.smiles(molecule) == (core, part):
+        # parts are smaller than cores, and so written faster
+        if cut.part_smiles(molecule) == part and cut.core_smiles(molecule) == core:
             return float(explanation.relevance[list(cut.part)].sum(dtype=np.float64))
     return float("nan")
