@@ -4,15 +4,20 @@
 
 The encoder is of PyTorch's own layers: 2 of width 64, over the atoms of molecules of 22 atoms, so
 that tools that know no padding can take part. Every tool explains its output for all molecules, in
-one thread and in turns. Captum, shap, zennit and PyG are compared if they are installed, and the
-script says which are not. Their methods differ in what they compute, and so in what they are worth.
+one thread and in turns. Captum, shap, zennit, LXT, exmol and PyG are compared if they are
+installed, and the script says which are not. Their methods differ in what they compute, and so in
+what they are worth. They belong in an environment of their own, as some bring libraries that
+graphxai does without. chemprop is not among them: it explains only its own networks, which are no
+transformers.
 """
 
 import argparse
 import csv
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
+from types import MethodType
 
 import torch
 from rdkit import Chem, RDLogger
@@ -25,6 +30,8 @@ import graphxai as gx
 from graphxai.datasets.molecules import molecule_to_data
 
 ATOMS = 22
+NEAR = 250  # mutated molecules for each, of which exmol makes 3,000 by default
+GRADIENT = "Gradient x Input"
 Run = Callable[[], object]
 
 
@@ -62,7 +69,7 @@ class Dense(nn.Module):
 
 def of_graphxai(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]:
     model = gx.wrap(encoder, kind="regression")
-    methods = {"LRP": "lrp", "Gradient x Input": "gradient_input"}
+    methods = {"LRP": "lrp", GRADIENT: "gradient_input"}
     return {
         name: lambda each=each: gx.explain(model, graphs, each) for name, each in methods.items()
     }
@@ -73,7 +80,7 @@ def of_torch(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]:
         inputs = x.clone().requires_grad_()
         inputs * torch.autograd.grad(encoder.dense(inputs).sum(), inputs)[0]
 
-    return {"Gradient x Input": run}
+    return {GRADIENT: run}
 
 
 def of_captum(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]:
@@ -81,7 +88,7 @@ def of_captum(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]
 
     gradient, integrated = (tool(Dense(encoder)) for tool in (InputXGradient, IntegratedGradients))
     return {
-        "Gradient x Input": lambda: gradient.attribute(x.clone().requires_grad_()),
+        GRADIENT: lambda: gradient.attribute(x.clone().requires_grad_()),
         "Integrated Gradients, 50 steps": lambda: integrated.attribute(x, n_steps=50),
     }
 
@@ -102,6 +109,36 @@ def of_zennit(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]
             tool(x.clone(), torch.ones(len(x), 1))
 
     return {"epsilon+ in linear maps": run}
+
+
+def of_lxt(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]:
+    from lxt.efficient import patches
+
+    rules = {
+        nn.LayerNorm: patches.layer_norm_forward,
+        nn.MultiheadAttention: patches.cp_multi_head_attention_forward,
+    }
+    patched = deepcopy(encoder)
+    for module in patched.modules():
+        if type(module) in rules:  # LXT patches classes, and so every model of a process
+            module.original_forward = module.forward
+            module.forward = MethodType(rules[type(module)], module)
+    return {"LRP, attention and LayerNorm detached": of_torch(patched, graphs, x)[GRADIENT]}
+
+
+def of_exmol(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]:
+    import exmol
+
+    def predicted(smiles: list[str]) -> list[float]:
+        features = (molecule_to_data(each).x.float() for each in smiles)
+        return [encoder.dense(x[None]).item() for x in features]
+
+    def run() -> None:
+        for graph in graphs:
+            near = exmol.sample_space(graph.written, predicted, num_samples=NEAR, quiet=True)
+            exmol.lime_explain(near, "ECFP")
+
+    return {f"linear model of {NEAR} mutated molecules": run}
 
 
 def of_pyg(encoder: Encoder, graphs: list[Data], x: Tensor) -> dict[str, Run]:
@@ -138,6 +175,8 @@ TOOLS = {
     "Captum": of_captum,
     "shap": of_shap,
     "zennit": of_zennit,
+    "LXT": of_lxt,
+    "exmol": of_exmol,
     "PyG": of_pyg,
 }
 
@@ -149,7 +188,7 @@ def molecules(data: Path, count: int) -> Iterator[Data]:
             smiles = row["smiles"]
             if count and Chem.MolFromSmiles(smiles).GetNumAtoms() == ATOMS:
                 graph = molecule_to_data(smiles)
-                yield Data(x=graph.x.float(), edge_index=graph.edge_index)
+                yield Data(x=graph.x.float(), edge_index=graph.edge_index, written=smiles)
                 count -= 1
 
 
@@ -168,9 +207,13 @@ def main() -> None:
     encoder, runs = Encoder().eval(), {}
     for tool, make in TOOLS.items():
         try:
-            runs |= {f"{tool}: {name}": run for name, run in make(encoder, graphs, x).items()}
-        except ImportError as error:
+            of_tool = make(encoder, graphs, x)
+            for run in of_tool.values():
+                run()
+        except (ImportError, RuntimeError) as error:  # not installed, or not for this encoder
             print(f"{tool} is left out: {error}")
+        else:
+            runs |= {f"{tool}: {name}": run for name, run in of_tool.items()}
     milliseconds = taking_turns(runs, len(graphs), repeats=options.repeats)
     print("| tool and method | ms a molecule |\n|---|---|")
     for name, each in milliseconds.items():
