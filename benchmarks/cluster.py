@@ -38,9 +38,9 @@ from graphxai.models.graphormer import (
     save_checkpoint,
 )
 from graphxai.tables.batches import ExplainBatch
-from graphxai.tables.frames import ExplainFrame
+from graphxai.tables.rows import ExplainFrame
 from graphxai.tables.run import explain_table
-from graphxai.tables.shards import ShardFolder
+from graphxai.tables.run_folder import ShardFolder
 
 HOSTILE = ("", "not a molecule", "C1CC", "C" * 30_000, "[H][H", "c1cccc1")
 

@@ -23,8 +23,7 @@ import torch
 
 from graphxai import fit_explainer, load, methods
 from graphxai.datasets.mnist import load_mnist
-from graphxai.datasets.rule_molecules import local_smiles
-from graphxai.datasets.rule_tables import RuleTable, read_rule_table, rule_table
+from graphxai.datasets.rule_molecules import RuleTable, local_smiles, read_rule_table, rule_table
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES
 from graphxai.datasets.superpixels import image_to_data, stroke_pixels, stroke_segments

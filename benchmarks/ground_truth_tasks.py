@@ -9,7 +9,7 @@ import torch
 
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.prediction_metrics import score_task
-from graphxai.datasets.rule_tables import RuleTable
+from graphxai.datasets.rule_molecules import RuleTable
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES, shape_dataset
 from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure, rule_bonds, store

@@ -22,8 +22,7 @@ import graphxai as gx
 from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
-from graphxai.datasets.rule_molecules import local_smiles
-from graphxai.datasets.rule_tables import RuleTable, rule_table
+from graphxai.datasets.rule_molecules import RuleTable, local_smiles, rule_table
 from graphxai.datasets.rules import RULES
 from graphxai.evaluation.output import markdown_table
 from graphxai.learning.teachers.gaussian_process import Process, similarity

@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.testing import check as check
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
-    from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
+    from graphxai.explainers.learned.method import FittedExplainer as FittedExplainer
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
     from graphxai.explanation.api import compare as compare
     from graphxai.explanation.api import explain as explain
@@ -100,8 +100,8 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.tables.cluster import explain_dataset as explain_dataset
     from graphxai.tables.estimators import GraphormerClassifier as GraphormerClassifier
     from graphxai.tables.estimators import GraphormerRegressor as GraphormerRegressor
-    from graphxai.tables.frames import ExplainFrame as ExplainFrame
     from graphxai.tables.report import report as report
+    from graphxai.tables.rows import ExplainFrame as ExplainFrame
     from graphxai.tables.run import explain_rows as explain_rows
     from graphxai.wrapping.wrapping import wrap as wrap
 

@@ -31,8 +31,8 @@ from graphxai.explanation.api import KnownTarget, explain
 from graphxai.explanation.compute.lists import OnError
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.explanation import Explanation
-from graphxai.explanation.html import table_html
 from graphxai.explanation.labelled import short_text
+from graphxai.explanation.result import table_html
 
 from .fragment_table import FragmentTable
 from .fragments import REST, Fragments, fragments

@@ -17,8 +17,8 @@ import numpy as np
 from graphxai.contract.target import Target
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import PredictedProperty
-from graphxai.explanation.html import table_html
 from graphxai.explanation.prediction import Prediction
+from graphxai.explanation.result import table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,9 +21,9 @@ from graphxai.explanation.compute.panel import ModelPanel
 from graphxai.explanation.prediction import table_cells
 
 from .matched_pairs import NINE_IN_TEN
+from .matching import unstable_groups
 from .measurements import Measurements
 from .profile_text import read_profile
-from .stability import unstable_groups
 from .table_changes import MeasuredSource, rgroups
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.matched_pairs import Exchange as Exchange
 from graphxai.datasets.matched_pairs import MatchedPair, matched_pairs
 from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
-from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import LINES, short_text
+from graphxai.explanation.result import fields_html, table_html
 from graphxai.runtime.notices import warn
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from graphxai.datasets.matched_pairs import Exchange
 from graphxai.explanation.api import OneOrMoreModels
 from graphxai.explanation.compute.models import standardisation_of
 from graphxai.explanation.compute.panel import ModelPanel
-from graphxai.explanation.html import fields_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
+from graphxai.explanation.result import fields_html, table_html
 from graphxai.visualization.grid import scaffold
 
 from .judged_exchanges import PredictionsOf

@@ -19,9 +19,9 @@ from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
 from graphxai.explainers.passes import outputs_without_nodes
 from graphxai.explanation.compute.models import Model, versions
+from graphxai.runtime.device import one_thread, workers_for
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 from graphxai.wrapping.chosen import chosen_nodes
 from graphxai.wrapping.removal import Resampling

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.explanation.html import table_html
 from graphxai.explanation.labelled import short_text
+from graphxai.explanation.result import table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,13 +24,12 @@ from graphxai.explanation.compute import models
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs, typed_by_inputs
 from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
-from graphxai.explanation.compute.pairing import pairs_or_errors
 from graphxai.explanation.compute.panel import ModelPanel, is_several
 from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.labelled import Drawings, MethodTable, Predictions
-from graphxai.explanation.pairs import Pairs
+from graphxai.explanation.pairs import Pairs, pairs_or_errors
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names

@@ -15,8 +15,7 @@ from graphxai.visualization.layout import averaged, equivalent_atoms, layout_not
 
 from . import files
 from .explained_graph import ExplainedGraph
-from .html import image_html, page_html, table_html
-from .result import Result
+from .result import Result, image_html, page_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

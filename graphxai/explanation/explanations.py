@@ -16,10 +16,9 @@ from graphxai.visualization.grid import aligned_series
 
 from . import files
 from .explanation import Explanation, with_smiles
-from .html import image_html, page_html
 from .labelled import LabelledResults
 from .prediction import table_cells
-from .result import Picture, shown_as_png
+from .result import Picture, image_html, page_html, shown_as_png
 
 if TYPE_CHECKING:
     import pandas as pd

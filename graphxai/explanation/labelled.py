@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, ov
 
 from graphxai.contract.method_names import MethodName
 from graphxai.datasets.graph import is_from
-from graphxai.explanation.html import image_html, table_html
 from graphxai.explanation.prediction import Prediction, joined_notes, table_cells
-from graphxai.explanation.result import Drawing, shown_as_png
+from graphxai.explanation.result import Drawing, image_html, shown_as_png, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -36,7 +36,7 @@ from graphxai.explanation.compute.predicting import predict_prepared, read_nearn
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
 from graphxai.explanation.prediction import Prediction, parent_cells
-from graphxai.runtime.threads import one_thread
+from graphxai.runtime.device import one_thread
 from graphxai.visualization.color import Scale
 from graphxai.visualization.layout import layout_note
 

@@ -41,12 +41,11 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import exclusive_lock, folder_at
 
 from .batches import ExplainBatch
-from .frames import ExplainFrame
 from .pieces import Piece, absolute, cells_of, files_of, spans_left, structures_of
-from .rows import CHUNK
+from .rows import CHUNK, ExplainFrame
 from .run import TableCounts
+from .run_folder import ShardFolder, require_complete
 from .settings import DatasetSettings, RaySettings
-from .shards import ShardFolder, require_complete
 
 if TYPE_CHECKING:
     from ray import ObjectRef

@@ -24,7 +24,7 @@ from graphxai.learning.cleaning import clean_table
 from graphxai.tables.app.answers import ANSWERS
 from graphxai.tables.app.molecules import card
 from graphxai.tables.batches import ExplainBatch, PredictBatch
-from graphxai.tables.frames import ExplainFrame
+from graphxai.tables.rows import ExplainFrame
 from graphxai.tables.run import predict_table
 
 SOURCE = Path(gx.__file__).parents[1]
@@ -71,7 +71,7 @@ READERS = {
     "datasets/tables/table.py": DOOR,
     "datasets/fingerprints.py": WRITTEN,
     "datasets/recombine.py": WRITTEN,
-    "datasets/rule_tables.py": "tables whose labels are rules",
+    "datasets/rule_molecules.py": "tables whose labels are rules",
     "datasets/rules.py": "tables whose labels are rules",
     "datasets/splits.py": WRITTEN,
     "graphxai/chemistry/search/changed_molecules.py": WRITTEN,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rdkit import Chem
 
-from graphxai.datasets.rule_tables import RuleTable, read_rule_table, rule_table
+from graphxai.datasets.rule_molecules import RuleTable, read_rule_table, rule_table
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.splits import Split
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from graphxai.rules import conservative
-from graphxai.runtime.threads import one_thread
+from graphxai.runtime.device import one_thread
 
 
 def rows_stand_alone() -> bool:

@@ -18,7 +18,7 @@ import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.datasets import molecules
 from graphxai.datasets.graph_folders import save_graphs
-from graphxai.datasets.rule_tables import rule_table
+from graphxai.datasets.rule_molecules import rule_table
 from graphxai.datasets.rules import get_rule
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.learning.cleaning import clean_table

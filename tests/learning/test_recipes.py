@@ -17,7 +17,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.recombine import recombine, substitute
-from graphxai.datasets.rule_tables import rule_table
+from graphxai.datasets.rule_molecules import rule_table
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.datasets.splits import random_split
 from graphxai.learning.fit import finetune, molecule_config

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from graphxai.rules import conservative as propagation
 from graphxai.rules.conservative import Rules, conservative, current_rules, current_tape, record
-from graphxai.runtime.threads import one_thread
+from graphxai.runtime.device import one_thread
 
 
 @pytest.fixture

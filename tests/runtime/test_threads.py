@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import graphxai as gx
-from graphxai.runtime.threads import one_thread
+from graphxai.runtime.device import one_thread
 from graphxai.tables.batches import ExplainBatch
 from toy import random_graphormer
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from graphxai.tables.batches import ExplainBatch
-from graphxai.tables.frames import ExplainFrame
 from graphxai.tables.pieces import Piece, cells_of, files_of, spans_left, structures_of
+from graphxai.tables.rows import ExplainFrame
 from toy import random_graphormer
 
 pa = pytest.importorskip("pyarrow")

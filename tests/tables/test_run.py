@@ -27,7 +27,7 @@ from graphxai.runtime.writing import exclusive_lock
 from graphxai.tables import batches
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.files import guarded
-from graphxai.tables.frames import ExplainFrame
+from graphxai.tables.rows import ExplainFrame
 from graphxai.tables.run import explain_table, predict_table
 from graphxai.tables.settings import Pictures
 from toy import random_graphormer

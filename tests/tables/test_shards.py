@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from graphxai.tables.shards import Shard, ShardFolder, require_complete
+from graphxai.tables.run_folder import Shard, ShardFolder, require_complete
 
 pa = pytest.importorskip("pyarrow")
 SETTINGS = {"table": "t", "columns": ["smiles"]}

@@ -25,7 +25,7 @@ from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.cells import above_noise
 from graphxai.tables.cluster import explain_on_ray
 from graphxai.tables.run import explain_table
-from graphxai.tables.shards import ShardFolder
+from graphxai.tables.run_folder import ShardFolder
 from pages import run_blocks_for
 from toy import random_graphormer
 

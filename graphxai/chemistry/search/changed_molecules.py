@@ -18,8 +18,8 @@ from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.judged_exchanges import MeasuredTable
 from graphxai.chemistry.matched_pairs import ShrunkenMean
 from graphxai.chemistry.measurements import Measured, sentence_about
-from graphxai.explanation.html import fields_html
 from graphxai.explanation.prediction import Prediction, table_cells
+from graphxai.explanation.result import fields_html
 
 from .neighbours import Way
 

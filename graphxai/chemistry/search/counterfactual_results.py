@@ -22,10 +22,9 @@ from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import PANEL, saturated_limit, with_doubt
-from graphxai.explanation.html import image_html, page_html, table_html
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
-from graphxai.explanation.result import Result, shown_as_png
+from graphxai.explanation.result import Result, image_html, page_html, shown_as_png, table_html
 from graphxai.visualization import Scale, grid_svg, molecule_svg
 from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import averaged, laid_out

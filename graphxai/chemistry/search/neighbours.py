@@ -20,9 +20,8 @@ from rdkit.Chem import BRICS
 
 from graphxai.chemistry import SOURCES
 from graphxai.chemistry.matched_pairs import ShrunkenMean
-from graphxai.chemistry.matching import matches_in_time
+from graphxai.chemistry.matching import matches_in_time, unstable_groups
 from graphxai.chemistry.measurements import Measurements
-from graphxai.chemistry.stability import unstable_groups
 from graphxai.chemistry.substituents import exchange_name
 from graphxai.datasets.matched_pairs import (
     HYDROGEN,

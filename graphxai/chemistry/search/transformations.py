@@ -12,7 +12,7 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import rdChemReactions
 
 from graphxai.chemistry.matched_pairs import ShrunkenMean
-from graphxai.chemistry.stability import unstable_groups
+from graphxai.chemistry.matching import unstable_groups
 from graphxai.datasets.canonical_form import order_in_smiles, smiles_with_groups, with_groups_of
 from graphxai.datasets.features import isomers_in_order, undrawn_centres
 

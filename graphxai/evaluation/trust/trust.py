@@ -20,7 +20,7 @@ from graphxai.explanation.compute.explaining import explain_prepared
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.compute.predicting import nearness_of
 from graphxai.explanation.explanation import Explanation
-from graphxai.runtime.threads import one_thread
+from graphxai.runtime.device import one_thread
 
 from .errors import confidence_of, distance_of
 from .other_forms import WRITINGS, another_form, tautomer_signs

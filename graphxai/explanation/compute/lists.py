@@ -28,10 +28,10 @@ import torch
 
 from graphxai.contract.batching import in_chunks, in_pieces
 from graphxai.contract.inputs import Input
+from graphxai.runtime.device import one_thread, workers_for
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
-from graphxai.runtime.threads import one_thread, workers_for
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 OnError = Literal["warn", "raise"]

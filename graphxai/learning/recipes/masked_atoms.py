@@ -14,8 +14,8 @@ from graphxai.explanation.compute.models import Model
 from graphxai.learning.predicting import SizeBuckets
 from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, collate
 from graphxai.models.graphormer.masked_atoms import MaskedAtoms, Network, small_config
+from graphxai.runtime.device import one_thread
 from graphxai.runtime.progress import Progress, progress_bar
-from graphxai.runtime.threads import one_thread
 
 BATCH = 32
 RATE, WEIGHT_DECAY = 2e-3, 0.01

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
-from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
-from graphxai.datasets.rule_tables import RuleTable
+from graphxai.datasets.rule_molecules import RuleTable, local_smiles, rule_dataset
 from graphxai.datasets.rules import RuleTask, get_rule
 from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.datasets.splits import Split

@@ -25,8 +25,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explanation.api import predict
 from graphxai.explanation.compute.models import Model, standardisation_of
 from graphxai.explanation.explanation import Explanation, about_output, about_terms
-from graphxai.runtime.device import on_cpu_by_default
-from graphxai.runtime.threads import one_thread
+from graphxai.runtime.device import on_cpu_by_default, one_thread
 from graphxai.tables.card import (
     explained_rows,
     fragments_shown,

@@ -38,7 +38,7 @@ except ImportError:
     raise missing_extra("the app needs", "Starlette and uvicorn", "app") from None
 
 from graphxai.explanation.compute.models import Model
-from graphxai.explanation.html import security_policy
+from graphxai.explanation.result import security_policy
 
 from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, LONGEST, Body, reason, suggested
 from .guard import Guard, PublicAddress

@@ -22,8 +22,8 @@ except ImportError:
 
 from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
-from graphxai.explanation.html import image_html
 from graphxai.explanation.labelled import TaskPredictions
+from graphxai.explanation.result import image_html
 from graphxai.runtime.progress import in_kernel
 
 from .answers import ANSWERS, EXPECTED, Body, reason, suggested

@@ -34,11 +34,11 @@ from graphxai.explainers.registry import Method
 from graphxai.explanation.api import OneOrMoreModels
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.compute.panel import ModelPanel, is_several
-from graphxai.explanation.html import security_policy
+from graphxai.explanation.result import security_policy
 from graphxai.learning.reliability import uninformative
+from graphxai.runtime.device import workers_for
 from graphxai.runtime.notices import warn
 from graphxai.runtime.options import accepts
-from graphxai.runtime.threads import workers_for
 from graphxai.runtime.writing import atomic_write, folder_at, place_of
 from graphxai.tables.batches import require_molecules
 from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings

@@ -21,9 +21,9 @@ from graphxai.evaluation.trust.trust import ORDER
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.explanation.explanations import Explanations
+from graphxai.runtime.device import one_thread
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.progress import progress_bar
-from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem, PieceResult, map_in_processes, pieces_of
 from graphxai.tables.card import (
     bound_cell,

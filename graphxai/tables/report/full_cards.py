@@ -22,8 +22,8 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.kernel_account import kernel_account
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.process import KernelProcess
+from graphxai.runtime.device import one_thread
 from graphxai.runtime.interrupts import Interrupted
-from graphxai.runtime.threads import one_thread
 from graphxai.runtime.workers import LostItem
 from graphxai.tables.card import (
     account_facts,
