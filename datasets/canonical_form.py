@@ -54,7 +54,6 @@ class CanonicalForm(NamedTuple):
 
     Args:
         mol: the molecule, whose atoms are in the order given.
-        smiles: its canonical SMILES.
         atoms: for each of its atoms, the number of the same atom in the molecule given.
         changes: what was set aside that a user should know about, as text.
         is_other: whether it has fewer atoms than the molecule given.

@@ -150,8 +150,6 @@ def not_understood(name: str, cells: Sequence[str], positions: Sequence[int]) ->
     """Say how many measured values of a column were not understood, or return "" if all were.
 
     Args:
-        name: name of the column.
-        cells: its cells.
         positions: positions of the cells that were not understood.
     """
     if not positions:

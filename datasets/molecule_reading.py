@@ -62,7 +62,6 @@ class ReadMolecule(NamedTuple):
     """A sanitised molecule and its SMILES.
 
     Args:
-        mol: the molecule.
         text: its SMILES, with the atoms in the same order if the input was a SMILES.
         is_given: whether the input was an RDKit molecule, not a SMILES.
         as_given: the molecule that was given, if `mol` is its parent or there is a remark on it.

@@ -37,9 +37,6 @@ def recombine(
     There are fewer if the input offers no more combinations.
 
     Args:
-        smiles: the molecules to recombine.
-        count: number of molecules wanted.
-        seed: seed of the molecules that are made.
         exclude: molecules that must not be made.
         min_fragment: smallest number of atoms in a half.
         max_atoms: largest number of atoms in a product.
@@ -75,9 +72,6 @@ def substitute(
     `exclude`. There are fewer if the input offers no more exchanges.
 
     Args:
-        smiles: the molecules to change.
-        count: number of molecules wanted.
-        seed: seed of the molecules that are made.
         exclude: molecules that must not be made.
         max_substituent: largest number of heavy atoms in a substituent.
         max_atoms: largest number of atoms in a product.

@@ -96,11 +96,9 @@ class _Component(NamedTuple):
     """A connected part of a molecule.
 
     Args:
-        atoms: their numbers.
         smiles: canonical, neutral where it can be.
         name: what is removed with it, as text.
         listed: whether it is a counter-ion or a solvent.
-        organic: whether it has carbon.
         charge: what is left of its charge.
     """
 

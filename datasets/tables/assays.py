@@ -42,9 +42,6 @@ class ColumnRemark:
     """Something that was done to read a column.
 
     Attributes:
-        check: what was there.
-        column: in which column.
-        done: what was done.
         count: how many values this concerns.
         rows: what to say of their rows, by position; empty if they need no remark.
     """
@@ -64,7 +61,6 @@ class PlainValues:
         name: what the values are called; the header, unless they became logarithms.
         unit: their unit if the header does not have it, "" otherwise.
         cells: the values (n,): numbers and bounds in one unit, or what was there.
-        readings: what was done.
     """
 
     name: str

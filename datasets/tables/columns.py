@@ -35,7 +35,6 @@ class StructureColumn:
     """The column with the structures, and why it is that one.
 
     Attributes:
-        name: the name in the header.
         reason: what to tell the user, "" if the user named it or it is called "smiles".
     """
 
@@ -50,7 +49,6 @@ def structure_column(
 
     Args:
         source: the file, for messages.
-        names: the columns.
         sample: returns the cells of the first rows.
         given: the name that the user gave, in any case of letters. Otherwise the column is one with
             a usual name, or the only one whose cells can be read as SMILES, but for a few of them.

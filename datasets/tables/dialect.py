@@ -58,7 +58,6 @@ class TextLayout:
         dialect: how to write a file like it.
         encoding: its encoding; bytes that do not fit are read as `LATIN` says.
         skipped: lines before the header.
-        header: the header.
     """
 
     dialect: Dialect

@@ -16,7 +16,6 @@ class Export(NamedTuple):
     """Columns of a program's export that belong together, by `plain_name`.
 
     Attributes:
-        program: what writes them.
         value: the column with the values.
         relation: the column that says whether a value is a bound, or "".
         unit: the column with the units, or "".
@@ -148,10 +147,7 @@ def assay_columns(
     """Find the columns that say how the values of a column are to be read.
 
     Args:
-        names: the columns of the table.
-        value: the column of the values.
         unit: the unit of the values that the user gave, or that a row below the header states.
-        structures: the column of the structures.
 
     Raises:
         TableError: two columns of relations or units stand equally near the values.

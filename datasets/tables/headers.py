@@ -22,7 +22,6 @@ class Header:
     Attributes:
         first: how many rows with cells stand above it.
         rows: how many rows it takes, with the units.
-        names: the columns.
         units: the units that a row below the names states, by column.
     """
 

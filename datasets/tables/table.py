@@ -61,8 +61,6 @@ class Table:
     """A file with a table of molecules. Its rows are read when they are asked for.
 
     Attributes:
-        path: the file.
-        format: its format.
         columns: the names of its columns. An SD file has `smiles`, `name` (the title of a record)
             and its data items.
         dialect: how a CSV file like it is written.

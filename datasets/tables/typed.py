@@ -54,7 +54,6 @@ class Sheet:
     Attributes:
         name: its name; "" in a Parquet file.
         others: the names of the other sheets.
-        header: its header.
         rows: roughly how many rows it has, as the file states.
     """
 

@@ -169,7 +169,6 @@ class GroupEvidence:
         """Add an object with its label, unless the same molecule was added before.
 
         Args:
-            parts: its parts.
             label: the number of its class, or the measured value. NaN leaves the object out.
             example: what it is called among the examples, by default its SMILES.
         """
@@ -284,8 +283,6 @@ def labels_in(
     A warning counts the labels that are not understood.
 
     Args:
-        table: the table.
-        task: the task of the model.
         column: the column of the labels, by default the one that is named after the task.
         threshold: as for `audit`.
 

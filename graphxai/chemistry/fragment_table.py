@@ -111,7 +111,6 @@ class Tally:
         Args:
             occurrences: relevance and number of atoms of each.
             place: position of the molecule in the set.
-            smiles: SMILES of the molecule.
         """
         number = len(occurrences)
         value = math.fsum(relevance for relevance, _ in occurrences) / number

@@ -38,8 +38,6 @@ class JudgedTable:
     """Measured values, with the model whose changes they judge.
 
     Args:
-        table: the measured values.
-        predicted: the predictions of the model.
         training: its training set, if that is known.
     """
 

@@ -198,11 +198,7 @@ def matches_in_time(
     """Return the matches of a pattern, as numbers of atoms.
 
     Args:
-        mol: the molecule.
-        pattern: the pattern, from a SMARTS.
-        max_matches: how many matches are returned at most.
         uniquify: whether matches with the same atoms count once.
-        seconds: how long the search may take.
 
     Raises:
         SearchTimeError: it took longer.

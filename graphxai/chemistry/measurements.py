@@ -348,7 +348,6 @@ def measured_properties(
     """Return the measured values of each property with a value that was measured.
 
     Args:
-        panel: the models.
         measured: a table with columns that are named after properties; or for the name of each
             property its values by SMILES.
         smiles_column: the table's column of structures, by default by its name or content.

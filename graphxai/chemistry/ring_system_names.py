@@ -52,7 +52,6 @@ def ring_system_name(mol: Mol, atoms: Sequence[int]) -> str | None:
     """Return the name of a ring system, or what it is made of, or None where neither is possible.
 
     Args:
-        mol: the molecule.
         atoms: the atoms of a ring system.
     """
     from networkx import biconnected_components
@@ -178,7 +177,6 @@ def single_ring_name(mol: Mol, atoms: Sequence[int]) -> str | None:
     """Return the name of a ring, or None if it is no single ring of this kind.
 
     Args:
-        mol: the molecule.
         atoms: the atoms of a ring system.
     """
     ring = next((r for r in mol.GetRingInfo().AtomRings() if set(r) == set(atoms)), None)

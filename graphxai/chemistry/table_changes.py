@@ -252,7 +252,6 @@ def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
 
     Args:
         core: as for `rgroup_table`.
-        smiles: the molecules.
 
     Returns:
         For each molecule that has the core, the SMILES of its "Core", "R1" and so on.
@@ -324,7 +323,6 @@ def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int
     `SMALLEST_SERIES` molecules must have it.
 
     Args:
-        molecules: the molecules.
         most: how many cores to return.
     """
     scaffolds = [scaffold(mol) for mol in molecules]

@@ -48,8 +48,6 @@ class Invocation:
         quiet: whether only answers, warnings and errors are printed.
         fail_on_rejected: whether rows that were left out make the status `REJECTED`.
         streams_a_file: whether a result file takes standard output.
-        rejected: how many rows were left out.
-        result: what the command answers.
         error: why it failed, or None.
         stack: what is closed at the end.
     """

@@ -306,7 +306,6 @@ def require_out(out: Path, source: str | Path, suffixes: Sequence[str]) -> None:
     """Make the folder of a file to write.
 
     Args:
-        source: what the command reads.
         suffixes: those of the formats that the command writes.
 
     Raises:

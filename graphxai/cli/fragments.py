@@ -178,7 +178,6 @@ class SummedFragments:
 
     Attributes:
         last: explanation of the last molecule, or None if there was none.
-        rejected: number of rows that were left out.
         reasons: why the first of them were.
         dialect: how the source is written.
     """

@@ -75,7 +75,6 @@ class OneGraphAtATime(ValueError):
 
     Attributes:
         batches: a batch with one graph for each of the graphs.
-        model: the wrapped model.
         why: what it does, so that they cannot.
     """
 

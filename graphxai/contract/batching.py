@@ -117,7 +117,6 @@ def joined_nodes(
     Args:
         prepared: the encoded inputs, each with the caller's key.
         joins: whether an input may be joined with others.
-        most: how many nodes are joined at most.
 
     Returns:
         The inputs of passes, each with those that it answers for. The model returns their outputs
@@ -161,7 +160,6 @@ def batches_for(
     If a model has a `batch_group`, inputs of different groups never share a batch.
 
     Args:
-        model: the model.
         prepared: the encoded inputs, each with the caller's key.
         alike: whether the graphs of a batch must have the padding that they have alone.
     """
@@ -223,7 +221,6 @@ def collated(model: Any, batch: Sequence[tuple[object, Input]], alike: bool = Fa
     """Collate encoded inputs into a batch that can carry gradients, on the model's device.
 
     Args:
-        model: the model.
         batch: the encoded inputs, each with the caller's key.
         alike: whether they have the padding that they have alone, as `batches_for` grouped them.
     """

@@ -176,7 +176,6 @@ def save_description(
     Args:
         digest: the SHA-256 of the weights, with which the conformal scores were measured.
         content: what the configuration holds besides the metadata (JSON values).
-        card: the model card (Markdown).
     """
     save_conformal(model.conformal, folder, digest)
     write_whole(folder / CONFIG, json_text({**content, "metadata": metadata or {}}))

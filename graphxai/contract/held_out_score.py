@@ -20,7 +20,6 @@ class HeldOutScore:
 
     Args:
         low: the lower end of its interval at 95 %.
-        calibration_error: the expected calibration error of the probabilities.
         pairs: how well it predicts what a measured exchange changes, as text; "" if unknown.
     """
 

@@ -47,7 +47,6 @@ def measure(
     Args:
         truths: the truths of these inputs, see `evaluate_truth`.
         bonds: for each of `inputs`, the ends (M, 2) of its bonds and which bonds are true (M,).
-        nothing: inputs in which nothing is true.
         ends: for each of `nothing`, the ends (M, 2) of its bonds. If they are given, methods that
             only explain bonds are measured too.
     """

@@ -47,9 +47,7 @@ class MeasurementPlan:
     """What to measure on every graph.
 
     Args:
-        operators: how nodes are removed.
         steps: the number of points of a curve. None takes every number of nodes.
-        seed: the seed of all random numbers.
         judges: by operator, the model that computes the curves in place of the explained model.
         resampling: how `resample` draws atoms, if it is among the operators.
         truths: by key, what is known to be true of the graphs, see `truth_metrics.metrics_for`.

@@ -30,7 +30,6 @@ class MethodValues:
 
     Args:
         units: the values of each method on each graph, for each checkpoint.
-        settings: what is needed to reproduce the values.
         rejected: the key of each input that was left out, and the reason.
     """
 

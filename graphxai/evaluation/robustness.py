@@ -39,7 +39,6 @@ class Robustness:
             whole graph (for a regression R2 against it).
         values: the score for each share.
         chance: the score of the best constant answer.
-        graphs: how many graphs were scored.
         unseen: how many graphs have the same output, to the last bit, without any of their nodes.
             Their curves are undefined.
         spread: the standard deviation of a regression's values over the whole graphs. Divided by

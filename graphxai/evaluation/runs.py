@@ -88,8 +88,6 @@ class Graphs:
     """The graphs to measure on.
 
     Args:
-        items: the graphs by key.
-        targets: the target of each of these.
         rejected: by key, why an input is left out.
     """
 
@@ -105,7 +103,6 @@ class Run:
     Args:
         refitting: how judges are trained here, or None.
         store: the folder of the run, or None.
-        settings: what is needed to reproduce the values.
         digests: a hash of each graph.
         earlier: the units that an earlier run measured.
     """

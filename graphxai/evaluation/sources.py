@@ -82,7 +82,6 @@ def ogb_part(
 
     Args:
         name: such as "ogbg-molbace".
-        part: the part of the official split.
         task: the task of the model that the labels are for, by default its first. The data set must
             have it, or a single task.
 
@@ -265,12 +264,8 @@ def source(
     `graph_part`).
 
     Args:
-        model: the model to measure.
         name: as above.
-        part: the part of the data set.
         data: folder of the data sets that have names.
-        smiles_column: column of a table with structures.
-        label_column: column of a table with labels.
         task: task whose labels a data set of OGB gives, by default the model's first.
         truths: the column of a table, or attribute of graphs in a folder, with the true nodes.
 

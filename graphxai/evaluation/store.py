@@ -33,8 +33,6 @@ class Unit:
         checkpoint: the name and hash of the model.
         graph: the key of the graph.
         digest: the hash of the graph.
-        method: the name of the method.
-        nodes: how many nodes the graph has.
         target: the explained output, as text.
         values: the values by operator and metric. The operator is "none" if no nodes are removed,
             and an undefined value is NaN.

@@ -102,7 +102,6 @@ def targets_by_graph(
     """Return the target of each graph, and the graphs that have none.
 
     Args:
-        model: the model that predicts the classes.
         labels: the names or numbers of the true classes, for "true".
 
     Raises ValueError if labels are missing or name an unknown class.

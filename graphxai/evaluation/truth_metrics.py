@@ -103,7 +103,6 @@ def precision_at(relevance: ArrayLike, truth: ArrayLike, k: int) -> float:
 
     Args:
         relevance, truth (bool): (N,).
-        k: how many nodes are taken.
     """
     return _true_among_top(relevance, truth, k)[0]
 

@@ -164,7 +164,6 @@ class TracedAttention:
         gradients: d f_c / dA[l], (B, H, Q, T) of every layer.
         outputs: the outputs (B, num_outputs).
         target: f_c resolved for these outputs.
-        layers: which attention belongs to each layer.
     """
 
     attention: list[Tensor]

@@ -83,8 +83,6 @@ def count(
     """Count where the rows of each graph have their key.
 
     Args:
-        model: any explainable model with attention.
-        batch: B graphs.
         relations: the relations (K, n, n) of each graph. If None, the only relation is an edge.
     """
     with record(all_queries=True) as tape:

@@ -87,8 +87,6 @@ def layers_of(model: Any, recorded: Attended, run_pass: Callable[[], RecordedPas
     """Return the layers of the attention that a pass recorded.
 
     Args:
-        model: the model.
-        recorded: the attention of the pass.
         run_pass: runs such a pass with gradients. It is called once per model, and again after
             parts of the model were replaced or if the number of chunks changes.
     """

@@ -56,7 +56,6 @@ def first_nodes(scores: Tensor, mask: Tensor, share: float) -> Tensor:
     Args:
         scores: the scores (B, T), graph token first.
         mask: True at nodes, (B, N).
-        share: which share of the nodes to select.
     """
     nodes = scores[:, 1:]
     ranked = nodes.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True).values

@@ -100,10 +100,7 @@ def walk_relevance(
     pass per token through these layers.
 
     Args:
-        model: a Graphormer.
-        batch: B graphs.
         num_layers: the number of layers after which token i has the relevance.
-        target: the output to explain.
         rules: the rules in force, by default those of LRP.
 
     Raises:

@@ -55,11 +55,8 @@ def run_pass(
     knows the rules. Otherwise autograd runs.
 
     Args:
-        model: any explainable model.
-        batch: B graphs.
         tokens: the tokens (B, T, D) that enter the first layer.
         bias: a Graphormer's structural bias (B, H, T, T), or None for other models.
-        rules: the rules in force.
         structure: whether to return the gradient at the bias even where attention is constant.
     """
     prepared = original_encoder.prepared_encoder(model) if backward.follows(rules) else None
@@ -266,9 +263,7 @@ def encode_variants(
     """Compute the outputs (K, B, num_outputs) of K variants of a batch.
 
     Args:
-        model: any explainable model.
         tokens: the tokens of every variant (K, B, T, D).
-        batch: B graphs.
         keep: False where a node is hidden (K, B, N).
         bias: the structural bias (B, H, T, T), if the model has one.
     """
@@ -342,9 +337,7 @@ def encode_parts(
     without the padding of the batch.
 
     Args:
-        model: the Graphormer.
         tokens: the tokens of the batch (B, T, D).
-        batch: B graphs.
         keep: True at the nodes of each part (K, B, N).
         bias: the structural bias (B, H, T, T).
         operator: how the other nodes are removed, by a mask or by zeros as their tokens.

@@ -58,7 +58,6 @@ class RelevancePassedBack:
         tokens: the relevance of the tokens that enter the first layer (B, T, D).
         attention: the relevance of each layer's probabilities (B, H, Q, T), first layer first.
         outputs: the model's outputs (B, num_outputs).
-        resolved: the target resolved for these outputs.
     """
 
     tokens: Tensor
@@ -119,9 +118,6 @@ def pass_relevance_back(
 
     Args:
         double: the model, or its copy in double precision.
-        batch: B graphs.
-        target: the output to explain.
-        rules: the rules for additions, products and attention.
         important: the important heads (B or 1, K, L, H), see
             `rules.positive.through_important_entries`. None takes all heads.
         to_last_layer_of: if relevance is to stop at the last layer's attention, the model that

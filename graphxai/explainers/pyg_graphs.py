@@ -58,7 +58,6 @@ def split(whole: Data, group: Tensor | None) -> tuple[list[Data], list[str]]:
     """Split the inputs of a call into one Data per graph.
 
     Args:
-        whole: the inputs of the call.
         group: the graph of each node (n,). If it is None, there is one graph.
 
     Returns:

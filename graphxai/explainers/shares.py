@@ -142,10 +142,7 @@ def at_coalitions(
     """Measure the nodes at random coalitions, each second one the complement of that before.
 
     Args:
-        batch: a batch of graphs.
         value: the value of the outputs whose marginals are wanted.
-        number: the number of coalitions.
-        seed: draws the coalitions.
 
     Returns:
         True at the nodes of each coalition (K, B, N), the value there (K, B), and what each node,

@@ -34,7 +34,6 @@ def side_by_side(
     are those of `Explanation.svg`. By default, molecules are drawn at 400 x 310 pixels.
 
     Args:
-        explanations: the explanations.
         columns: the number of panels in a row, by default 3, or 2 for four panels.
         difference: whether to draw two explanations and their difference (Song 2024, figure 6).
             Each is divided by its sum of |relevance|, and all panels have one scale. If one of them

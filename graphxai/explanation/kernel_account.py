@@ -314,7 +314,6 @@ def _of_pass(
     """Read what a process says of one pass over a molecule, in one output.
 
     Args:
-        process: the process.
         counts: the counts (P, 1).
         columns: their columns (P,).
         chosen: how much each output counts (C,).

@@ -70,7 +70,6 @@ def security_policy(
     Style and script are allowed by their hashes. Without a script, none can run.
 
     Args:
-        rest: further directives.
         loaded: the addresses of files that the script may load as scripts.
     """
     allowed = f" script-src {' '.join([_quoted_hash(script), *loaded])};" if script else ""

@@ -102,7 +102,6 @@ def run_card(
 
     Args:
         source: what was learned from. Its `words` say what is true of its kind alone.
-        learned: the model.
         facts: what is stored with the model, see `RunSource.facts`.
         command: how the run was started; "" if that is not known.
     """

@@ -72,7 +72,6 @@ def calibrate_readings(
     A temperature fitted on the validation part does no harm: it keeps the order of all margins.
 
     Args:
-        model: the model.
         valid: its predictions for the validation part, by task.
         test: its predictions for the test part, by task.
         more: further predictions, by name of a task, whose errors count like those in `valid`.
@@ -285,8 +284,6 @@ def conformal_scores(task: Task, unseen: Unseen, slope: float = 1.0) -> Conforma
     from each class, or a rare one would keep too few. Molecules without a reading do not count.
 
     Args:
-        task: the task.
-        unseen: the molecules.
         slope: how fast difficulty grows away from the training set, see `best_slope`.
     """
     read, y, similarity = unseen.readings, unseen.y, unseen.similarity
@@ -344,8 +341,6 @@ def coverage(
     """Return how often a task's intervals or sets of classes hold the measured labels.
 
     Args:
-        task: the task.
-        conformal: its scores.
         unseen: molecules of the test part, and what is predicted for them.
         level: share of molecules whose label should be held.
 

@@ -57,7 +57,6 @@ class FitResult:
     """The result of a training run.
 
     Attributes:
-        model: the trained model.
         epoch: the epoch whose weights it has.
         scores: by task, its score on the validation graphs.
         loss: its loss on the validation graphs.
@@ -245,10 +244,8 @@ def finetune(
 
     Args:
         source: encoded graphs with labels, and the configuration of the network.
-        out: folder of the run.
         init_weights: weights to start from. From a model with the same tasks, the head is copied
             too; from a checkpoint, by name or folder, it is not. None trains from scratch.
-        settings: settings of the training.
         resume: continue an interrupted run in `out`.
         extra: further training graphs, such as those with a teacher's labels.
         at_frequencies: let a new head start from the frequencies of the classes, so that the first

@@ -41,7 +41,6 @@ class BestEpoch:
     Attributes:
         weights: checkpoint folder with the weights; None for the model's current ones, as it is
             while a training keeps the last ones.
-        epoch: number of the epoch.
         value: what decided: the score, or minus the loss.
         loss: loss on the validation graphs.
         scores: by task, the score on the validation graphs.

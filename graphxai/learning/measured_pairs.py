@@ -105,10 +105,7 @@ def measured_pairs(
     molecule minus the first, compared with the measured change in at most `MOST_EXPLAINED` pairs.
 
     Args:
-        model: the model.
-        tasks: what it predicts.
         smiles: n molecules.
-        graphs: their graphs.
         y: their labels (n, tasks), NaN where one is missing.
         test: positions of the test part.
         folds: the folds of the training part, if the model has any.

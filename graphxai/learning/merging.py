@@ -225,7 +225,6 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
     The label is the median of the molecule's values, or its class if all its rows agree.
 
     Args:
-        raw: the rows of the table.
         columns: the labels of all rows, by column.
     """
     values = np.full((len(raw.molecules), len(columns)), np.nan)

@@ -138,9 +138,6 @@ class Refitting:
     """A refit of one model, with its training graphs encoded.
 
     Args:
-        model: the explained model.
-        refit: how to train.
-        tracked: the output that is measured.
         training: the usable training graphs by position, with `y` (1, tasks). The entries of `y`
             for other tasks are NaN.
     """
@@ -193,9 +190,7 @@ class Refitting:
         """Yield the units of one method after another, except those already done.
 
         Args:
-            plan: what to measure.
             items: the graphs to measure on.
-            targets: the target of each graph.
             folder: the folder of the training runs.
             done: the (graph, method) pairs that an earlier run measured.
             progress: as for `explain`.

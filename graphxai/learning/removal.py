@@ -46,8 +46,6 @@ def without_some_nodes(batch: GraphBatch, seed: int, step: int) -> GraphBatch:
     padding is: what stays keeps its degrees and distances. Labels of removed nodes go with them.
 
     Args:
-        batch: the graphs.
-        seed: seed of the training.
         step: number of the training step, which decides with the seed alone what is drawn, so that
             a resumed training draws the same.
     """
@@ -72,8 +70,6 @@ def removal_facts(model: LoadedModel, graphs: Sequence[Data], y: FloatArray) -> 
     most. Other models than networks, and those of nodes, are not measured.
 
     Args:
-        model: the trained model.
-        graphs: its test graphs.
         y: their labels (m, tasks), NaN where one is missing.
 
     Returns:
@@ -129,7 +125,6 @@ def removal_text(facts: Mapping[str, Any], *, trained: bool, nodes: str = "nodes
     """Return the paragraph of a card on what was measured, "" if nothing was and none removed.
 
     Args:
-        facts: what `removal_facts` returned.
         trained: whether the network learned with nodes removed.
         nodes: what nodes are called.
     """

@@ -168,7 +168,6 @@ def repeating(
 
     Args:
         recipe: the name of the recipe on the command line, or of the folder if there is no command.
-        function: the name of its function.
         settings: the settings of the run, of which those that are not the default are written.
         positional: the first arguments of the call, as they are written in Python. If there are
             any, no command does the same.

@@ -135,7 +135,6 @@ def node_parts(graphs: Sequence[Data], y: FloatArray, settings: GraphSettings) -
     graphs are split, and otherwise the graphs with all their nodes.
 
     Args:
-        graphs: the graphs.
         y: labels (n, tasks) of all nodes.
         settings: with the split that is wanted: None, "random", or positions of nodes, if there is
             a single graph, or of graphs.

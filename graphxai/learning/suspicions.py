@@ -32,8 +32,6 @@ def suspicions(
 
     Args:
         molecules: (n,).
-        targets: the columns.
-        y: the labels.
         standardise: how the molecules were brought to their parents.
     """
     mixtures = _rows(

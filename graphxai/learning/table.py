@@ -71,7 +71,6 @@ class TableSource(RunSource):
 
     Attributes:
         table: molecules and labels.
-        settings: settings of the run.
         warnings: what a user should know before training.
         share: the share of the training part that is used, below 1 on a learning curve.
         fitted: sources of a teacher that were fitted to this training part before, by name.

@@ -89,7 +89,6 @@ class RunSource(Source, ABC):
     """A source with what a run does in one way for a table, and in another for graphs.
 
     Attributes:
-        settings: settings of the run.
         share: the share of the training part that is used, below 1 on a learning curve.
         fitted: sources of a teacher that were fitted to this training part before, by name.
         stored: the facts that go into `scores.json`.
@@ -142,7 +141,6 @@ class RunSource(Source, ABC):
         """Return all that is stored with the model, as JSON values.
 
         Args:
-            learned: the model.
             results: `temperature`, `scores` and `coverage` by task, and `learning_curve`.
         """
 
@@ -214,8 +212,6 @@ def teach_networks(
 
     Args:
         networks: networks fitted to the training part, see `fit_networks`.
-        source: molecules.
-        out: folder of the run.
         log: called with a line of text at each step.
     """
     settings, train, tasks = source.settings, source.train, source.tasks
@@ -389,7 +385,6 @@ def recombined_smiles(
     Args:
         smiles: the molecules to recombine, see `recombine`.
         count: number of new molecules wanted; fewer if no more combinations exist.
-        exclude: molecules that must not be made.
         settings: their seed draws the molecules, and they say whether to show progress.
     """
     limits: dict[str, Any] = {"seed": settings.seed, "max_atoms": MAX_ATOMS}

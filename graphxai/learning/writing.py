@@ -28,9 +28,7 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
     """Create a run's folder with `run.json`, or check that it has this run.
 
     Args:
-        out: folder of the run.
         identity: what must be the same when the run is resumed, as JSON values.
-        resume: whether to continue a run.
 
     Raises:
         ValueError: the folder has a run that is not to be continued, or one with another identity
@@ -58,9 +56,6 @@ def write_run(
     """Write the checkpoint with its card and scores, and the predictions for the test part.
 
     Args:
-        out: folder of the run.
-        source: what was learned from.
-        learned: the calibrated model.
         results: its scores and the like, see `RunSource.facts`.
         readings: the model's probabilities and values for the test part, by task.
         command: how the run was started, for the card; "" if that is not known.

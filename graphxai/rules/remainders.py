@@ -82,7 +82,6 @@ def remainders(
 
     Args:
         tape: recorded with `operations=True` under `rules`.
-        rules: the rules in force.
         gradients: the gradients of the tensors that `tensors_passed` lists.
         structure: the share (B,) of the structural bias, `b ds`. It is None if attention is
             constant, where the share is not needed.
@@ -202,7 +201,6 @@ class RunningShares:
     """What an explicit backward pass has collected so far, see `models.graphormer.backward`.
 
     Args:
-        rules: the rules in force.
         prepared: the weights in the form that the pass needs.
         biases: the share (B,) of the additive parameters.
         structure: the gradient (B, H, T, T) at the structural bias, or None if it is not requested.

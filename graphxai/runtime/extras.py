@@ -9,7 +9,6 @@ def missing_extra(purpose: str, packages: str, extra: str, otherwise: str = "") 
 
     Args:
         purpose: what needs the package, with its verb, such as "training needs".
-        packages: the names of what is missing.
         extra: the extra in pyproject.toml that brings it.
         otherwise: what else the user can do, such as "save the table as CSV".
     """

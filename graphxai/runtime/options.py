@@ -26,7 +26,6 @@ class CommandLineOption:
     """How a field of a settings class appears on the command line.
 
     Attributes:
-        help: text of the help page.
         applies_to: kinds of source for which the option means something; None for all of them.
         names_kind: whether the help page begins with the kind of source, if there is only one.
         minimum: smallest number allowed.
@@ -69,9 +68,6 @@ def as_in(settings_class: type, name: str, default: Any = MISSING, **changes: An
     """Declare a field as another settings class does.
 
     Args:
-        settings_class: the class that declares the field.
-        name: the name of the field.
-        default: another default.
         changes: what else is different on the command line, see `CommandLineOption`.
     """
     (declared,) = (other for other in fields(settings_class) if other.name == name)
@@ -86,7 +82,6 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
     """Return settings with some fields replaced, as a function with keyword arguments does.
 
     Args:
-        settings: an instance of a settings class.
         options: new values by the names of their fields.
         function: name of the function that was called, for the message.
 

@@ -136,8 +136,6 @@ class Frame:
 
         Args:
             drawing: SVG elements.
-            scale: the colours.
-            values: the relevances in the drawing.
             untitled: the title for screen readers if there is no other.
             about: what is drawn, in a sentence for screen readers.
         """

@@ -59,7 +59,6 @@ def attribute_roles(
     """Decide what each attribute of the graphs belongs to, and warn of uncertain attributes.
 
     Args:
-        graphs: the graphs of a batch.
         attributes: the names of the attributes that the model reads, or None if it reads all.
     """
     roles, doubts = roles_and_doubts(graphs)
@@ -105,10 +104,7 @@ def _role(
     """Decide the role of one attribute, and say what is uncertain about it.
 
     Args:
-        graphs: the graphs of a batch.
-        key: the name of the attribute.
         lengths_of: counts the entries of an attribute in each graph, see `_lengths`.
-        index: its role if it is an index.
         counts: the number of members that each group has in each graph.
     """
     value = graphs[0][key]

@@ -127,7 +127,6 @@ class WrappedBatch:
         """Return the batch with gradients at these attributes of its graphs.
 
         Args:
-            names: the names of the attributes.
             codes: whether the attributes may be integers, such as types of bonds. The leaf
                 (rows,) of such an attribute consists of ones.
 

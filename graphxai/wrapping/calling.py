@@ -158,7 +158,6 @@ def as_outputs(
     Args:
         answer: what the model returned.
         size: the number of inputs B.
-        columns: the number of output columns.
         graphs: the batch that the answer is about. If it says which nodes are explained, the
             answer must have a row per node.
         attributes: the names of the attributes that the model reads, or None if it reads all.

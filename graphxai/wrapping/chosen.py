@@ -31,7 +31,6 @@ def mark_explained(inputs: Any, node: Any = None, pair: Any = None) -> Any:
     Such a graph then counts once for each choice.
 
     Args:
-        inputs: the inputs.
         node: the number of the node. In a heterogeneous graph it is a type and a number, such as
             ("author", 3).
         pair: the numbers of two nodes.
@@ -156,8 +155,6 @@ def outputs_of_explained_pairs(
 
     Args:
         answer: a row for each pair that the graphs name, or a score for all pairs of nodes.
-        graphs: the batch.
-        size: the number of graphs.
         attributes: the names of the attributes that the model reads, or None if it reads all.
 
     Raises:

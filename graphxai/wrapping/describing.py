@@ -37,9 +37,6 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
     more than the embedding.
 
     Args:
-        model: the wrapped model.
-        rows: the rows of the nodes.
-        batch: the batch.
         shown (B, N): False at the tokens to hide.
     """
     everything_else_read = (model.settings, shown, *batch.contents())
@@ -116,9 +113,7 @@ def pass_beside_empty(
     """Describe the pass of a batch beside a graph without nodes, or return None.
 
     Args:
-        model: the wrapped model.
         request: describes the pass of the batch.
-        batch: the batch.
         shown (B, N): False at the tokens to hide.
     """
     outputs_wanted = None if model.settings.zeroes_nodes else wanted_empty_outputs()

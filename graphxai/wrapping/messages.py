@@ -34,7 +34,6 @@ def gated_messages(module: nn.Module, edge_index: Tensor, gates: Tensor) -> Iter
     """Within a pass of a module, add the gates' derivative to the messages of edges.
 
     Args:
-        module: the module.
         edge_index: the edges of the batch (2, E).
         gates: zeros (E,), which add to the gates of 1.
 
@@ -73,7 +72,6 @@ class _EdgeNumbers(FollowedEntries):
     The number of an edge is the cell of its entries. A layer may add self loops, which have none.
 
     Args:
-        name: the name of the model.
         edge_index: the edges (2, E).
         gates: the gates (E,).
     """

@@ -43,9 +43,7 @@ def one_by_one(
     """Return the outputs (K * B, C) of K copies of a batch of B graphs, one graph at a time.
 
     Args:
-        model: the wrapped model.
         tokens (K * B, T, D): the tokens of all copies.
-        batch: the batch.
         keep (K * B, N): False at the nodes to hide.
         output_without_nodes (1, C): the output if no node is left. By default it is the model's
             output for an empty graph. If that is not finite, the nodes are set to zero instead,

@@ -47,7 +47,6 @@ class PresencePass:
         whole: the outputs (B, C) of the whole graphs.
         removed: computes the model's own outputs (B, C) with only the nodes where its argument is
             True.
-        name: the name of the model's class.
         close: by how much the outputs may differ, relative to their size.
     """
 

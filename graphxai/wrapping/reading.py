@@ -180,7 +180,6 @@ def _without_unread(graph: Any, names: set[str] | None) -> Any:
     """Return a graph without the nested and sparse tensors that a model does not read.
 
     Args:
-        graph: the graph.
         names: the attributes that the model reads, or None for all.
 
     Raises:

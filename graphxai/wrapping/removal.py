@@ -196,8 +196,6 @@ def outputs_without_edges(
     """Encode each graph again for K choices of its edges, and return the outputs (K, num_outputs).
 
     Args:
-        model: the model.
-        graphs: the graphs.
         keeps: for each graph, True for the columns of `edge_index` that stay (K, E).
 
     Raises:

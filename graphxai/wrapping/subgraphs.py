@@ -37,7 +37,6 @@ def restricted(
     """Restrict a graph to some of its nodes, with the edges and other entries between them.
 
     Args:
-        graph: the graph.
         keep (N,): True at the nodes that stay.
         roles: the roles of its attributes. `attribute_roles` is more reliable if it has seen all
             graphs of a batch.

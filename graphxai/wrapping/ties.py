@@ -73,11 +73,7 @@ def orders_entries(module: nn.Module) -> bool:
 
 
 class _TieMode(TorchFunctionMode):
-    """A mode that looks for ties in functions that order entries.
-
-    Args:
-        name: the name of the model.
-    """
+    """A mode that looks for ties in functions that order entries."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -66,11 +66,9 @@ def run(
     It is only for models with a `prepared_encoder`, under rules that it `follows`.
 
     Args:
-        model: the Graphormer.
         prepared: the result of `prepared_encoder`.
         tokens: the tokens (B, T, D) that enter the first layer.
         bias: the structural bias (B, H, T, T).
-        rules: the rules in force.
         structure: whether to return the gradient at the structural bias even where attention is
             constant. It then arrives there in each layer, but flows no further.
     """

@@ -143,7 +143,6 @@ def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Gr
     """Return a model to compare with its checkpoint. Unless it is small, it takes no memory.
 
     Args:
-        config: the model's configuration.
         stored: the shapes in its checkpoint. They limit the size of the model, since even the names
             of a billion layers would fill the memory.
 

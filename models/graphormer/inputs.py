@@ -119,8 +119,6 @@ def _encoded(config: GraphormerConfig, value: Any, graph: Any, encode: Structure
     """Encode one input.
 
     Args:
-        config: the model's configuration.
-        value: the input.
         graph: the graph of a molecule, or its error; None for other inputs.
         encode: the encoding of this configuration.
     """

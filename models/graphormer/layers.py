@@ -219,9 +219,6 @@ def _sum_bags(
     """Return the weighted sum of each pair's rows of the table (rows, H), (B, H, N, N).
 
     Args:
-        batch: the graphs.
-        table: the table.
-        graphs: the graphs to look up.
         rows: the first nodes of their pairs. Several graphs need all rows.
         learning: whether only the first derivative of the table may be asked for.
     """

@@ -192,8 +192,6 @@ class Sampler:
     """Draws the atoms of the graphs in one batch.
 
     Args:
-        network: the network that predicts them.
-        batch: the graphs.
         bias: structural bias between atoms (G, H, N, N).
         chance: for each draw and atom a number in [0, 1) that decides the type (draws, G, N).
         turn: the round in which each atom is drawn (draws, G, N).

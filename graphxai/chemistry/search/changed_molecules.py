@@ -28,7 +28,6 @@ class ChangedMolecule:
     """A neighbour of a molecule, as searches towards one and several goals find it.
 
     Attributes:
-        smiles: its canonical SMILES.
         change: the last change that led to it.
         source: where that change comes from.
         atoms: the atoms that it changed in the molecule before.

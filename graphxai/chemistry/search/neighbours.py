@@ -48,7 +48,6 @@ class SearchStart(NamedTuple):
     """A molecule whose neighbours are tried.
 
     Attributes:
-        mol: the molecule.
         against: how much each atom speaks against the goal (N,).
         way: the earlier changes that led to it.
     """
@@ -172,7 +171,6 @@ def exchanged(
     Each molecule is yielded once.
 
     Args:
-        mol: the molecule to change.
         fragments: what to put in place of its fragments.
         keep: as for `transformed`.
     """
@@ -202,7 +200,6 @@ def measured_changes(
     that were measured.
 
     Args:
-        mol: the molecule to change.
         measured: what was measured, by property.
         promise: how far measured means, by property, lead towards the goal.
         keep: as for `transformed`.
@@ -297,9 +294,6 @@ def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) ->
     """Yield the molecules whose SELFIES differ in one symbol (STONED, Nigam 2021), each once.
 
     Args:
-        mol: the molecule to change.
-        count: how many changes are tried.
-        seed: seed of the random changes.
         keep: numbers of atoms whose substructure every molecule must still contain.
 
     Raises:

@@ -44,7 +44,6 @@ class SearchObjective:
 
     Attributes:
         models: the models, as `predict` takes them.
-        profile: the goals.
         mol: the molecule from which the search starts.
         before: the predictions for it, by property.
         sure: whether only neighbours count of which the models are sure.

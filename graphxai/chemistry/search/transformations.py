@@ -27,7 +27,6 @@ class Change:
 
     Args:
         smiles: canonical SMILES.
-        name: the change as text.
         source: where the change comes from.
         atoms: atoms of the first molecule that are gone, or that have other neighbours, hydrogens
             or charge.
@@ -52,7 +51,6 @@ def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
     Products that RDKit cannot sanitise or that fall apart are left out.
 
     Args:
-        mol: the molecule to change.
         keep: atoms that stay as they are. Their hydrogens, and groups attached to them that leave
             as a whole, may be replaced.
     """
@@ -92,7 +90,6 @@ class NewMolecules:
 
         Args:
             product: the molecule that came out.
-            name: the change as text.
             source: where the change comes from.
             origin: the property of the product's atoms that holds their index before the change.
         """

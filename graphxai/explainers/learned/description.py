@@ -133,7 +133,6 @@ class Description:
     Args:
         values: the attribution whose values the order gets.
         target: the explained class of each graph.
-        features: what the network reads.
         start: the scores (B, N) that the network corrects.
     """
 

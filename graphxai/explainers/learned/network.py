@@ -107,8 +107,6 @@ def raw_inputs(
         classes: the number (B,) of each explained class among the classes of all tasks that the
             explainer is fitted to.
         count: the number of these classes.
-        state_mean: the mean state.
-        components: the principal components of the states.
     """
     reduced = (features.states - state_mean) @ components
     one_hot = F.one_hot(classes, count).to(reduced)[:, None].expand(-1, reduced.shape[1], -1)

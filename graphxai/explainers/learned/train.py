@@ -293,10 +293,6 @@ def _train(
     The learning rate rises over the first steps and then falls to zero.
 
     Args:
-        network: the network.
-        parts: the batches.
-        epochs: how often each batch is used.
-        rate: the highest learning rate.
         generator: draws the order of the batches.
         step: adds the gradients of the loss, given a batch, its scores (B, N), and which share of
             the training is done.

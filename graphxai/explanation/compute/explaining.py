@@ -189,13 +189,10 @@ class _ExplainedBatch:
     """The results for a batch, ready to be cut into one explanation for each graph.
 
     Args:
-        target: the target as the caller gave it.
         origin: the provenance that all explanations share.
         ranges: for each graph by task, what the intervals of its predictions follow from.
         arrays: the relevance of the nodes (B, N), and if there are any their relevance by feature
             (B, N, F), spread (B, N), and relevance by member of an ensemble (K, B, N).
-        outputs: the model's outputs for each graph.
-        labels: the targets as text.
         shares: the shares of each graph under the names of the ledger.
         inputs: by name, the relevance of further inputs as a tensor (rows, ...) for each graph.
         without_nodes: f_c of each graph without its nodes.

@@ -79,7 +79,6 @@ def tasks_of(task: TaskLike, y: FloatArray, *, whole: bool) -> tuple[Task, ...]:
     Args:
         task: tasks; a kind, "binary", "multiclass", "classification" or "regression"; or None,
             which takes the kind from the labels.
-        y: the labels.
         whole: whether they were integers, which are classes unless the user says otherwise.
 
     Raises:

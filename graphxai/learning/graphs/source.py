@@ -42,7 +42,6 @@ class GraphSource(RunSource):
     Attributes:
         name: name of the data set.
         sha256: hash of features and edges, see `digest_of`.
-        settings: settings of the run.
     """
 
     name: str
@@ -160,7 +159,6 @@ def split_graphs(
     Args:
         dataset: PyG graphs with labels `y`, or a single graph whose nodes have them.
         task: what they are learned for, see `tasks_of`.
-        settings: settings of the run.
         name: name of the data set, by default its own.
 
     Raises:

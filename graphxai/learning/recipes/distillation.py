@@ -61,13 +61,11 @@ def distil(
 
     Args:
         source: molecules with labels of binary and regression tasks.
-        out: folder of the run.
         molecules: number of recombined molecules; 0 means plain fine-tuning.
         links: classes that the teacher also derives from a value.
         init_weights: checkpoint to start from, by name or folder; None trains from scratch.
         first_settings: settings of the fine-tuning.
         settings: settings of the second stage.
-        resume: continue an interrupted run in `out`.
         log: called with a line of text at each stage.
     """
     out, tasks, train = Path(out), source.tasks, source.train
@@ -144,8 +142,6 @@ def label_molecules(
     Args:
         folder: where the molecules and labels are stored. Files of another identity are deleted.
         identity: what must be the same for stored labels to be used, as JSON values.
-        make_molecules: makes the molecules.
-        fit_teacher: fits the teacher.
         resume: whether to use what is stored.
         show: as for `progress_bar`.
     """

@@ -52,7 +52,6 @@ class Targets:
     """What a network learns to predict for n molecules.
 
     Attributes:
-        tasks: the tasks.
         values: their values (n, tasks), NaN where one is missing.
         weights: weight of each task in the loss.
     """
@@ -94,7 +93,6 @@ def pretrain(
         recombined: number of molecules recombined from those of the tables.
         count: number of atom environments.
         settings: settings of the training; its seed also chooses the molecules.
-        resume: continue an interrupted run in `out`.
         log: called with a line of text at each stage.
 
     Raises:
@@ -285,9 +283,7 @@ def collect(
 
     Args:
         tables: files with a column of structures, see `datasets.tables`.
-        exclude: SMILES that must not be seen.
         per_table: largest number of rows taken from a table, drawn at random; None takes all.
-        seed: seed of the rows that are drawn.
 
     Raises:
         ValueError: a table has no such column.

@@ -326,9 +326,7 @@ def benchmark_rule(
     already in `folder` are not computed again.
 
     Args:
-        name: the name of the rule.
         folder: the folder of the results. The training run is in its sub-folder `run`.
-        methods: names of methods, or explainers.
         molecules: SMILES to choose from. None takes the tables in the data folder.
         data: the data folder with those tables.
         limit: how many molecules with a truth, and how many without, are explained at most.

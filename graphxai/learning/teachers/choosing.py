@@ -63,7 +63,6 @@ def choose_teacher(
     Both forests and the process are fitted for every task, as baselines, whatever their weight.
 
     Args:
-        tasks: the tasks.
         smiles: the training molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
         folds: positions of the molecules to predict together without having learned from them; by
@@ -73,7 +72,6 @@ def choose_teacher(
         weigh: whether to choose weights; if not, the result teaches no task and has only the two
             forests.
         fitted: sources that were already fitted to these labels and folds from this seed, by name.
-        seed: seed of the forests.
         show: as for `progress_bar`.
     """
     enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]

@@ -71,7 +71,6 @@ class Process:
         Args:
             kernel: similarity of the training molecules to the carriers, (n, m).
             carriers: positions of the carriers among the training molecules, (m,).
-            y: the labels.
             noise: ratio of measurement variance to process variance, for all columns or for each.
             left_out: whether to predict each molecule without its label, in twice the time.
         """

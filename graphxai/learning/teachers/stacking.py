@@ -85,7 +85,6 @@ class ProcessSource:
     Attributes:
         source: the fingerprints, a key of `SOURCES`.
         tasks: by position, in the order of the process's columns.
-        process: the process.
         carriers: fingerprints (m, F) of the molecules that carry it.
         unseen: by position of the task, what a process without its fold predicts for each training
             molecule (n,) or (n, classes).
@@ -116,7 +115,6 @@ class Teacher:
     """The weighted mean of several sources, for every task of a table.
 
     Attributes:
-        tasks: the tasks.
         sources: forests and processes fitted to all training molecules, by name.
         weights: for each task, the weights of its sources, which sum to 1; None for a task with too
             few labels.

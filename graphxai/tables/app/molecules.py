@@ -66,10 +66,6 @@ def card(
     new atom.
 
     Args:
-        model: the model.
-        smiles: the molecule.
-        method: the name of the method.
-        target: the output to explain.
         like: the molecule that was shown before, so that this one is drawn in the same way. It has
             `smiles`, coordinates `x` and `y`, and `origin`, as in an earlier card. Coordinates and
             origin are worked out if they are left out.
@@ -136,7 +132,6 @@ def changes_at(
 
     Args:
         place: the number of an atom, or of both atoms of a bond.
-        locked: the atoms that must stay.
     """
     written = parent(model, smiles)
     mol = read(written)

@@ -202,9 +202,6 @@ def _notes(
     """Return what the page and warnings say about odd measured values and useless intervals.
 
     Args:
-        model: the model that explains the cards.
-        count: how many molecules are shown.
-        explained: the explained task.
         tasks: the tasks of which measured values are shown, by name.
     """
     measured = source.measured
@@ -233,7 +230,6 @@ def page_parts(
         data: JSON values, those of `page_data`.
         details: what each card shows, besides its record. They stand before the data in packed
             blocks, which the page unpacks when it shows one of their molecules.
-        title: the title of the page.
         card: a model card, as Markdown.
     """
     folder = files(__package__)

@@ -79,7 +79,6 @@ class Cards:
 
     Attributes:
         records: of each molecule, what `record_of` says.
-        rejected: the rows that were left out.
         drawn: the first `SMOOTH` molecules as the page draws them, once they are aligned.
         relevance: that of all atoms, one molecule after another.
         ends: the explanations of the first and of the last molecule.

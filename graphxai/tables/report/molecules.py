@@ -118,7 +118,6 @@ def agreement(
     """Return what the page says about measured and predicted values, or None if none were measured.
 
     Args:
-        task: the explained task.
         column: the column of its measured values.
         target: the explained class, if it is the same for all molecules.
         molecules: the records of the molecules. Their `measured` is a number and a text, and their
@@ -171,7 +170,6 @@ class ReportRow:
     Attributes:
         name: the name of the compound, or "".
         value: the model's input.
-        measured: the measured values by task.
         others: the cells of the other columns of a file, by column.
         bounds: the bounds of values that were not measured, by task.
     """

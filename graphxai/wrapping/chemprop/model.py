@@ -55,10 +55,6 @@ class ChempropModel(WrappedModel):
         """Make a model of networks that read the same features.
 
         Args:
-            networks: the networks.
-            config: their tasks.
-            settings: how they are called.
-            name: the name of the model.
             blocks: the names of the features of an atom, and how many columns of `x` each has.
         """
         module = networks[0] if len(networks) == 1 else MeanOfNetworks(networks)
@@ -122,7 +118,6 @@ class ChempropModel(WrappedModel):
         """Return the parts of the atoms' relevance: by molecule, and of features from a user.
 
         Args:
-            graph: the attributes of the graph.
             nodes: the relevance of the atoms (N,).
             features: its split by feature (N, F), or None.
         """
@@ -168,7 +163,6 @@ class ChempropOptions:
         extra_features: functions of an RDKit molecule that return further features, by
             `EXTRA_FEATURES`.
         ignore_stereo: whether the network sees no stereochemistry.
-        name: the name of the model.
     """
 
     tasks: tuple[Task, ...] = ()

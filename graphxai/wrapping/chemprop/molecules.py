@@ -30,7 +30,6 @@ class FeatureSet:
     Args:
         mode: its name in chemprop.
         blocks: the names of the features of an atom, and how many columns each has.
-        bonds: the number of features of a bond.
     """
 
     mode: str

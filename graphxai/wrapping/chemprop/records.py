@@ -74,7 +74,6 @@ class ChempropFile:
     Args:
         path: the file, for messages.
         hyperparameters: how the network was made, with records in place of objects.
-        state: its weights by name.
         output_columns: the names of its tasks, if the file has them.
     """
 
