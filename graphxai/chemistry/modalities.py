@@ -97,7 +97,10 @@ def _listed(acid: Mol, removed: int = 0) -> str | None:
         smiles = Chem.MolToSmiles(acid)
         if smiles in listed:
             return listed[smiles]
-        mirrored = {_mirrored(text): name for text, name in listed.items()}
+        mirrored = {
+            str(Chem.MolToSmiles(mirror_image(Chem.MolFromSmiles(text)))): name
+            for text, name in listed.items()
+        }
         if smiles in mirrored:
             return f"D-{mirrored[smiles]}"
         return f"{next(iter(listed.values()))} ({'another isomer' if '@' in smiles else 'D or L'})"
@@ -107,10 +110,6 @@ def _listed(acid: Mol, removed: int = 0) -> str | None:
             if (name := _listed(product, removed + 1)) is not None:
                 return title.format(name)
     return None
-
-
-def _mirrored(smiles: str) -> str:
-    return str(Chem.MolToSmiles(mirror_image(Chem.MolFromSmiles(smiles))))
 
 
 @cache

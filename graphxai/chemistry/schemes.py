@@ -99,12 +99,10 @@ def named_groups() -> list[tuple[str, str]]:
     return [(row["name"], row["smarts"]) for row in rows]
 
 
-def _brics(mol: Mol) -> list[Part]:
-    return [(None, atoms) for atoms in pieces(mol, (ends for ends, _ in BRICS.FindBRICSBonds(mol)))]
-
-
 SCHEMES: dict[str, Callable[[Mol], list[Part]]] = {
-    "brics": _brics,
+    "brics": lambda mol: [
+        (None, atoms) for atoms in pieces(mol, (ends for ends, _ in BRICS.FindBRICSBonds(mol)))
+    ],
     "scaffold": _scaffold,
     "rings": _rings,
     "groups": lambda mol: _matches(

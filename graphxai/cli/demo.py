@@ -8,11 +8,11 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explanation.api import compare, explain, load, predict, pretrained_models
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import grid
-from graphxai.explanation.files import write_pictures
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import only_starts
 from graphxai.runtime.extras import to_install
 from graphxai.runtime.writing import folder_at
+from graphxai.visualization.render import save_picture
 
 # pictures to look at first, by their file names
 FIRST = ("molecules", "elenbecestat-methods", "every-model", "digits", "digit-methods")
@@ -43,10 +43,10 @@ def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
         log(f"{name:17s} {explanation.prediction!s:15s} {explanation.caption.splitlines()[0]}")
     titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
     panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
-    written.append(write_pictures([panels], folder / "molecules.png"))
+    written.append(save_picture([panels], folder / "molecules.png"))
     first = MOLECULES["elenbecestat"]
     panels = compare(model, first, COMPARED, width=420, height=360)
-    written.append(write_pictures([panels], folder / "elenbecestat-methods.png"))
+    written.append(save_picture([panels], folder / "elenbecestat-methods.png"))
     return written
 
 
@@ -71,7 +71,7 @@ def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
         width=420,
         height=320,
     )
-    return [write_pictures([panels], folder / "every-model.png")]
+    return [save_picture([panels], folder / "every-model.png")]
 
 
 def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
@@ -98,7 +98,7 @@ def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
         legend=("against", "for"),
         size=150,
     )
-    written.append(write_pictures([panels], folder / "digits.png"))
+    written.append(save_picture([panels], folder / "digits.png"))
     panels = compare(model, digit_paths()[3])
-    written.append(write_pictures([panels], folder / "digit-methods.png"))
+    written.append(save_picture([panels], folder / "digit-methods.png"))
     return written

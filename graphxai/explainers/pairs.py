@@ -137,8 +137,7 @@ def walk_relevance(
 def distances_of(batch: Any, graphs: list[Any]) -> list[IntArray]:
     """Return the distances (n, n) between the nodes of each graph."""
     if hasattr(batch, "distances"):
-        distances: list[IntArray] = batch.distances()
-        return distances
+        return batch.distances()
     edges = [(int(graph.num_nodes), *graph.edge_index.numpy()) for graph in graphs]
     return [shortest_paths(*each)[0] for each in edges]
 

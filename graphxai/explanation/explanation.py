@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from graphxai import visualization as draw
 from graphxai.visualization import Scale
 from graphxai.visualization.layout import averaged, equivalent_atoms, layout_note
+from graphxai.visualization.render import save_picture
 
 from . import files
 from .explained_graph import ExplainedGraph
@@ -326,7 +327,7 @@ class Explanation(ExplainedGraph, Result):
                 return files.write_text([self.to_sdf()], path)
             case ".smi":
                 return files.write_text([self._to_smi()], path)
-        return files.write_pictures([self.svg(**options)], path)
+        return save_picture([self.svg(**options)], path)
 
 
 def with_smiles(frame: "pd.DataFrame", explanations: Sequence[Explanation]) -> "pd.DataFrame":

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from graphxai.visualization import Scale, grid_svg
 from graphxai.visualization.grid import aligned_series
+from graphxai.visualization.render import save_picture
 
 from . import files
 from .explanation import Explanation, with_smiles
@@ -92,7 +93,7 @@ class Explanations(LabelledResults[Explanation]):
             )
         match suffix:
             case ".pdf":
-                return files.write_pictures([e.svg(**options) for e in explanations], path)
+                return save_picture([e.svg(**options) for e in explanations], path)
             case ".html":
                 return files.write_text([self._page(**options)], path)
             case ".csv":
@@ -107,7 +108,7 @@ class Explanations(LabelledResults[Explanation]):
                 return files.write_text([e.to_sdf() for e in explanations], path)
             case ".smi":
                 return files.write_text([e._to_smi() for e in explanations], path)
-        return files.write_pictures([grid(explanations, **options)], path)
+        return save_picture([grid(explanations, **options)], path)
 
     def _to_dicts(self) -> list[dict[str, Any]]:
         return [

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.writing import atomic_write, folder_at, place_of, write_whole
-from graphxai.visualization import save_picture
 from graphxai.visualization.layout import laid_out
 
 if TYPE_CHECKING:
@@ -71,11 +70,6 @@ def require_pyarrow(path: Path) -> None:
     except ImportError as error:
         purpose = f"{path}: Parquet needs"
         raise missing_extra(purpose, "pyarrow", "parquet", "write .csv") from error
-
-
-def write_pictures(svgs: Sequence[str], path: Path) -> Path:
-    """Write pictures as the pages of a .pdf, or a single picture as .svg or .png."""
-    return save_picture(svgs, path)
 
 
 def write_json(content: Any, path: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.visualization.curves import new_figure
-from graphxai.visualization.render import displayed, svg_to_png
+from graphxai.visualization.render import displayed, save_picture, svg_to_png
 
 from . import files
 
@@ -133,7 +133,7 @@ class Drawing:
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the picture as .svg, .png or .pdf, or raise ValueError for another suffix."""
         path = files.writable(path, files.PICTURES)
-        return files.write_pictures([self.svg(**options)], path)
+        return save_picture([self.svg(**options)], path)
 
     def plot(self, *, ax: "Axes | None" = None, **options: Any) -> "Figure":
         """Show the picture in Matplotlib's axes, or in a new figure of its size.
@@ -183,7 +183,7 @@ class Result(Drawing):
         path = files.writable(path, (*files.PICTURES, *files.FRAMES))
         if path.suffix.lower() in files.FRAMES:
             return files.write_table(self.to_frame(), path)
-        return files.write_pictures([self.svg(**options)], path)
+        return save_picture([self.svg(**options)], path)
 
 
 class Picture(str, Drawing):

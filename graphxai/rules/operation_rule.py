@@ -35,8 +35,7 @@ class BoundOperation:
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the operation for a signal x, and return the first of its results."""
         result = self.function(x, *self.settings, **self.options)
-        first: Tensor = result[0] if isinstance(result, tuple | list) else result
-        return first
+        return result[0] if isinstance(result, tuple | list) else result
 
 
 Compute: TypeAlias = Callable[[Tensor, BoundOperation], Tensor]

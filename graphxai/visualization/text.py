@@ -105,7 +105,8 @@ def _line(text: str, bold: bool) -> tuple[str | None, float]:
             uses, at = None, at + 0.6 * _font(bold)[2]
             continue
         if glyph[0] and uses is not None:  # older viewers only know `xlink:href`
-            uses.append(f'<use xlink:href="#{_glyph_id(character, bold)}" x="{number(at)}"/>')
+            name = f"{GLYPH}{'b' if bold else 'r'}{ord(character):x}"
+            uses.append(f'<use xlink:href="#{name}" x="{number(at)}"/>')
         at += glyph[1]
     return None if uses is None else "".join(uses), at
 
@@ -193,7 +194,3 @@ def _outline(name: str) -> str:
     """Return the definition of a glyph by its id without prefix, or "" if the font lacks it."""
     glyph = _glyph(chr(int(name[1:], 16)), name[0] == "b")
     return "" if glyph is None else f'<path id="{GLYPH}{name}" d="{glyph[0]}"/>'
-
-
-def _glyph_id(character: str, bold: bool) -> str:
-    return f"{GLYPH}{'b' if bold else 'r'}{ord(character):x}"

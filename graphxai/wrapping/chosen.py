@@ -195,8 +195,7 @@ def rows_of_explained_nodes(answer: Any, graphs: Any) -> Tensor | None:
 def nodes_asked(graphs: Any) -> tuple[int, ...]:
     """Return the codes of the nodes that a graph, or each graph of a batch, asks for."""
     asked = graphs.get(ASKED, NodesAsked())
-    codes: tuple[int, ...] = (asked[0] if isinstance(asked, list) else asked).codes
-    return codes
+    return (asked[0] if isinstance(asked, list) else asked).codes
 
 
 def with_rows_of_hidden_nodes(

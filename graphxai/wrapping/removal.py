@@ -220,8 +220,7 @@ def _outputs_without_edges(
 def _thinned(model: Any, data: Data, choice: Tensor) -> Data:
     """Keep the chosen edges (E,) of a graph and encode it again."""
     if hasattr(model, "thinned"):
-        thinned: Data = model.thinned(data, choice)
-        return thinned
+        return model.thinned(data, choice)
     whole = subgraph_alone(data, torch.ones(int(data.num_nodes or 0), dtype=torch.bool))
     whole.edge_index = data.edge_index[:, choice]
     if data.edge_attr is not None:
@@ -341,8 +340,7 @@ def _alone(model: WrappedModel, part: Data, whole: Data) -> Tensor:
     batch = model.collate([part if part.num_nodes else whole]).to(next(model.parameters()).device)
     if not part.num_nodes:
         return output_of_hidden(model, whole, part, model.embed(batch)[0, 1:])
-    output: Tensor = model(batch)
-    return output
+    return model(batch)
 
 
 def _encode_kept(
@@ -385,6 +383,5 @@ def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Ten
 def _induced(model: Any, data: Data, choice: Tensor) -> Data:
     """Encode the subgraph on the chosen nodes (N,). Other models than Graphormers make it."""
     if hasattr(model, "induced"):
-        induced: Data = model.induced(data, choice)
-        return induced
+        return model.induced(data, choice)
     return StructureEncoding.from_config(model.config)(subgraph_alone(data, choice))

@@ -87,8 +87,7 @@ class Network(nn.Module):
         tokens = tokens + F.embedding(d_in, self.in_degree) + F.embedding(d_out, self.out_degree)
         for layer in self.layers:
             tokens = layer(tokens, bias)
-        logits: Tensor = self.output(self.norm(tokens))
-        return logits
+        return self.output(self.norm(tokens))
 
     def drawn(
         self, x: Tensor, degrees: Tensor, hidden: Tensor, bias: Tensor, chance: Tensor, turn: Tensor

@@ -163,8 +163,7 @@ def hash_of(model: Any) -> str:
 
     A Graphormer has that of its file, or "" without one. A wrapped model has that of its weights.
     """
-    digest: str = model.origin.sha256 if isinstance(model, Graphormer) else weights_hash(model)
-    return digest
+    return model.origin.sha256 if isinstance(model, Graphormer) else weights_hash(model)
 
 
 def with_classes(config: TaskSet) -> list[Task]:

@@ -338,8 +338,7 @@ def _graph_transform(file: ChempropFile, prefix: str, nn_of_chemprop: Any) -> nn
     ]
     if all(isinstance(part, nn.Identity) for part in parts):
         return nn.Identity()
-    made: nn.Module = nn_of_chemprop.GraphTransform(*parts)
-    return made
+    return nn_of_chemprop.GraphTransform(*parts)
 
 
 def _scaling(file: ChempropFile, prefix: str, kind: Any) -> nn.Module:
@@ -350,8 +349,7 @@ def _scaling(file: ChempropFile, prefix: str, kind: Any) -> nn.Module:
     width = mean.shape[-1]
     if width > LARGEST:
         raise CheckpointError(f"{file.path}: {prefix}.mean has {width:,} values.")
-    made: nn.Module = kind([0.0] * width, [1.0] * width)
-    return made
+    return kind([0.0] * width, [1.0] * width)
 
 
 def _weights(file: ChempropFile) -> dict[str, Tensor]:
