@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdqueries
 
-from graphxai.runtime.ogb import import_ogb
+from graphxai.runtime.extras import import_ogb
 from graphxai.runtime.workers import LostItem, in_workers
 
 from .as_given import AS_DRAWN, AsGiven, Isomers, Standardisation

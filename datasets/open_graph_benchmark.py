@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.runtime.download import ROOT_ARGUMENT, DownloadError, data_root, fetch
-from graphxai.runtime.ogb import import_ogb
+from graphxai.runtime.extras import import_ogb
 from graphxai.runtime.writing import csv_text
 
 from .labels import LabelsKind

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphxai.contract.target import Target
-from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import PredictedProperty
+from graphxai.explanation.compute.models import Model, PredictedProperty
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import table_html
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
 from graphxai.explanation.api import OneOrMoreModels, predict
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.explanation.prediction import table_cells
 
 from .matched_pairs import NINE_IN_TEN

@@ -10,7 +10,7 @@ from rdkit import Chem
 
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explanation.api import predict
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.explanation.prediction import Prediction
 
 from .measurements import Measured, Measurements

@@ -24,8 +24,7 @@ from graphxai.datasets.matched_pairs import Exchange, MatchedPair, matched_pairs
 from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
 from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.tables.table import Table, open_table
-from graphxai.explanation.compute.models import standardisation_of
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.runtime.notices import warn
 
 from .matched_pairs import ShrunkenMean, variances

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from graphxai.explanation.api import OneOrMoreModels
-from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import ModelPanel, PredictedProperty
+from graphxai.explanation.compute.models import Model, ModelPanel, PredictedProperty
 
 from .desirability import DesirabilityCurve, PropertyGoal, PropertyProfile
 

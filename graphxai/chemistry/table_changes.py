@@ -19,8 +19,7 @@ from rdkit import Chem, rdBase
 
 from graphxai.datasets.matched_pairs import Exchange
 from graphxai.explanation.api import OneOrMoreModels
-from graphxai.explanation.compute.models import standardisation_of
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import fields_html, table_html

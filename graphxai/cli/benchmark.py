@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from graphxai.contract.method_names import MEASURED_METHODS
-from graphxai.runtime.ogb import is_ogb_name
+from graphxai.runtime.extras import is_ogb_name
 from graphxai.runtime.options import as_in, names_in, option
 
 from .arguments import ALWAYS, SharedOptions, naming_data_option, require_sense, share_imports

@@ -159,8 +159,7 @@ def _measured(
     They are those of a single goal, or of all properties.
     """
     from graphxai.chemistry.measurements import Measurements, NoNumbersError, measured_properties
-    from graphxai.explanation.compute.models import standardisation_of
-    from graphxai.explanation.compute.panel import ModelPanel
+    from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 
     model = models[0]
     try:

@@ -347,7 +347,7 @@ def changes(
     columns = (options.smiles_column, options.measured_column)
     require_sense(table, "table", options.model or (), (), columns)
     from graphxai.chemistry.table_changes import measured_for, rgroup_table, table_changes
-    from graphxai.explanation.compute.panel import ModelPanel
+    from graphxai.explanation.compute.models import ModelPanel
     from graphxai.explanation.files import FRAMES, write_table
     from graphxai.tables.files import csv_options
 

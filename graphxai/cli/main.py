@@ -17,15 +17,19 @@ from typer.main import get_command
 from graphxai.runtime.version import VERSION
 
 from .answers import INVOCATION, SCHEMA_FILE, print_document, with_shared_options, without_dashes
-from .stopping import (
+from .terminal import (
     INTERRUPTED,
     STOPPED,
     Termination,
+    escape_what_cannot_be_shown,
+    going_on_unheard,
     heeding_signals,
     is_resumable,
     leave_at_once,
+    printable,
+    silence,
+    tell,
 )
-from .terminal import escape_what_cannot_be_shown, going_on_unheard, printable, silence, tell
 
 if TYPE_CHECKING:
     app: typer.Typer

@@ -12,7 +12,7 @@ import typer
 
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.learning.settings import MOLECULES, TABLE, DigitSettings, GraphSettings, TableSettings
-from graphxai.runtime.ogb import is_ogb_name
+from graphxai.runtime.extras import is_ogb_name
 from graphxai.runtime.options import option
 from graphxai.runtime.progress import progress_bar
 

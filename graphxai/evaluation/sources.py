@@ -17,7 +17,7 @@ from graphxai.datasets.molecules import load_bace, molecule_to_data
 from graphxai.datasets.open_graph_benchmark import load_ogb
 from graphxai.datasets.tables.table import open_table
 from graphxai.explanation.compute.models import Model
-from graphxai.runtime.ogb import is_ogb_name
+from graphxai.runtime.extras import is_ogb_name
 from graphxai.wrapping.chosen import mark_explained
 
 from .store import Key

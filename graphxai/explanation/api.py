@@ -23,8 +23,13 @@ from graphxai.explanation.comparison import side_by_side
 from graphxai.explanation.compute import models
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs, typed_by_inputs
-from graphxai.explanation.compute.models import Model, loaded, mark_explained_for
-from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.explanation.compute.models import (
+    Model,
+    ModelPanel,
+    is_several,
+    loaded,
+    mark_explained_for,
+)
 from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations

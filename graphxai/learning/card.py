@@ -12,8 +12,7 @@ from graphxai.datasets.labels import with_unit
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.removal import removal_text
 from graphxai.learning.teachers.forests import trees_for
-from graphxai.learning.teachers.joint_labels import shares_text
-from graphxai.learning.teachers.stacking import FOLDS, SOURCES
+from graphxai.learning.teachers.stacking import FOLDS, SOURCES, shares_text
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import members_of
 from graphxai.models.process import KernelProcess, SummedModel

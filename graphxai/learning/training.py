@@ -23,14 +23,16 @@ from graphxai.learning.settings import EnsembleSettings, TrainingSettings
 from graphxai.learning.source import Source, labelled
 from graphxai.learning.teachers.choosing import choose_teacher
 from graphxai.learning.teachers.gaussian_process import Positions
-from graphxai.learning.teachers.joint_labels import (
+from graphxai.learning.teachers.stacking import (
+    ForestSource,
+    ProcessSource,
+    Teacher,
     joint_labels,
     joint_readings,
     labels_with_teacher,
     shares_text,
     teacher_shares,
 )
-from graphxai.learning.teachers.stacking import ForestSource, ProcessSource, Teacher
 from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
 from graphxai.runtime.progress import progress_bar
 

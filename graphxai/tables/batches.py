@@ -30,8 +30,7 @@ from graphxai.evaluation.trust.other_forms import form_notes
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.compute.explaining import explain_prepared, explanations_or_errors
-from graphxai.explanation.compute.models import Model, loaded_once
-from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.explanation.compute.models import Model, ModelPanel, is_several, loaded_once
 from graphxai.explanation.compute.predicting import predict_prepared, read_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.files import one_line
@@ -40,7 +39,7 @@ from graphxai.runtime.device import one_thread
 from graphxai.visualization.color import Scale
 from graphxai.visualization.layout import layout_note
 
-from .cells import (
+from .files import (
     PARENT,
     above_noise,
     ledger_cells,

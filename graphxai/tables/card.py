@@ -27,8 +27,7 @@ from graphxai.evaluation.trust.errors import distance_of
 from graphxai.evaluation.trust.trust import Trust, trust_prepared
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
-from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import Model, ModelPanel
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.kernel_account import KernelAccount
 from graphxai.explanation.prediction import Prediction

@@ -41,6 +41,7 @@ from .calling import (
 from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
+from .eval_replica import ModuleView
 from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
 from .lookups import LookupForms, codes_by_node
 from .messages import counting_layers

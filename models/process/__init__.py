@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # the list of public names
-    from .checkpoint import digest_of as digest_of
-    from .checkpoint import load_process as load_process
-    from .checkpoint import save_process as save_process
     from .inputs import ProcessBatch as ProcessBatch
     from .model import CarriedCounts as CarriedCounts
     from .model import KernelProcess as KernelProcess
     from .model import ProcessConfig as ProcessConfig
     from .sum import SummedModel as SummedModel
+    from .sum import digest_of as digest_of
+    from .sum import load_process as load_process
     from .sum import load_sum as load_sum
     from .sum import mean_of as mean_of
+    from .sum import save_process as save_process
     from .sum import save_sum as save_sum
     from .sum import with_counts as with_counts
 

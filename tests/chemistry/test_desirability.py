@@ -13,7 +13,7 @@ from graphxai.chemistry.profile_text import read_profile
 from graphxai.chemistry.search.objectives import SearchObjective
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.tasks import Task
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.explanation.prediction import Prediction
 from toy import random_graphormer
 

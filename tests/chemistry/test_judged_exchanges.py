@@ -7,7 +7,7 @@ from rdkit import Chem
 import graphxai as gx
 from graphxai.chemistry.judged_exchanges import judged_tables
 from graphxai.datasets.training_set import training_set_of
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 
 PAIRS = [(f"c1ccccc1{tail}", f"Clc1ccccc1{tail}") for tail in ("CCN", "CC(N)=O", "COC", "CCCO")]
 

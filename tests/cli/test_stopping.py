@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 import graphxai as gx
-from graphxai.cli.stopping import heeding_signals
+from graphxai.cli.terminal import heeding_signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
@@ -76,7 +76,7 @@ def test_the_status_is_that_of_sigterm_wherever_it_arrives(tmp_path):
     """After a plain KeyboardInterrupt in a text that `exec` runs, Python would end by SIGINT."""
     code = (
         "import os, signal, sys\n"
-        "from graphxai.cli.stopping import heeding_signals\n"
+        "from graphxai.cli.terminal import heeding_signals\n"
         "with heeding_signals() as termination:\n"
         "    try:\n"
         "        exec('os.kill(os.getpid(), signal.SIGTERM)\\nwhile True: pass')\n"

@@ -31,7 +31,7 @@ from graphxai.explanation.comparison import side_by_side
 from graphxai.explanation.explanations import SHOWN
 from graphxai.explanation.files import SUFFIXES, write_csv, write_parquet
 from graphxai.models.graphormer import save_checkpoint
-from graphxai.tables.cells import above_noise
+from graphxai.tables.files import above_noise
 from graphxai.visualization import Scale, displayed
 from graphxai.visualization.render import COLUMN, pictures_to_pdf
 from graphxai.visualization.text import minus_signs

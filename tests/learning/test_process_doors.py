@@ -25,7 +25,7 @@ from graphxai.models.process import (
     save_process,
     save_sum,
 )
-from graphxai.tables.app.models import OfferedModels
+from graphxai.tables.app.answers import OfferedModels
 from graphxai.tables.app.molecules import card, changes_at
 from graphxai.tables.report import full_cards
 from graphxai.tables.run import explain_table

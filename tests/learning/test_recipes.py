@@ -23,7 +23,13 @@ from graphxai.datasets.splits import random_split
 from graphxai.learning.fit import finetune, molecule_config
 from graphxai.learning.predicting import encode_all, encoded_molecules, predict
 from graphxai.learning.recipes import distillation
-from graphxai.learning.recipes.distillation import distil, label_molecules
+from graphxai.learning.recipes.distillation import (
+    PROCESS_SHARE,
+    Link,
+    LinkedTeacher,
+    distil,
+    label_molecules,
+)
 from graphxai.learning.recipes.pretraining import (
     DESCRIPTORS,
     collect,
@@ -36,11 +42,6 @@ from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.learning.teachers.gaussian_process import NOISE, tanimoto
-from graphxai.learning.teachers.linked import (
-    PROCESS_SHARE,
-    Link,
-    LinkedTeacher,
-)
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.runtime.progress import in_chunks

@@ -30,7 +30,7 @@ from graphxai.learning.scores import METRICS, dummy_predictions, measure
 from graphxai.learning.splitting import table_split, table_tasks
 from graphxai.learning.teachers import forests
 from graphxai.learning.teachers.forests import Forest
-from graphxai.learning.teachers.joint_labels import shares_text
+from graphxai.learning.teachers.stacking import shares_text
 from graphxai.models.graphormer import Graphormer, load_checkpoint, save_checkpoint
 from toy import SMALL
 

@@ -14,20 +14,20 @@ from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.fit import initialise, molecule_config
 from graphxai.learning.predicting import encode_all, predict, task_readings
+from graphxai.learning.recipes.distillation import LinkedTeacher
 from graphxai.learning.reliability import labels_met
 from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.source import Source
 from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests
-from graphxai.learning.teachers.joint_labels import (
+from graphxai.learning.teachers.stacking import (
+    MoleculeFeatures,
     mixed_labels,
     soft_labels,
     stacking_share,
     teacher_shares,
 )
-from graphxai.learning.teachers.linked import LinkedTeacher
-from graphxai.learning.teachers.stacking import MoleculeFeatures
 from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
 pytest.importorskip("lightning")

@@ -22,10 +22,10 @@ import graphxai as gx
 from graphxai.chemistry.profile_text import read_goal
 from graphxai.chemistry.search.counterfactuals import search
 from graphxai.contract.target import Target
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.tables.app import answers, overview, server, tables
+from graphxai.tables.app.answers import OfferedModels
 from graphxai.tables.app.guard import PublicAddress
-from graphxai.tables.app.models import OfferedModels
 from toy import random_graphormer
 
 TOKEN, PORT = "the-token", 4567

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="the extra `app` is not installed")
 import uvicorn
 
 from graphxai.tables.app import server as app_server
-from graphxai.tables.app.models import OfferedModels
+from graphxai.tables.app.answers import OfferedModels
 from toy import random_graphormer
 
 LIMIT = 20

@@ -12,7 +12,7 @@ from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.batches import ExplainBatch, Pictures, PredictBatch, rows_of
-from graphxai.tables.cells import above_noise
+from graphxai.tables.files import above_noise
 from graphxai.tables.run import explain_table, predict_table
 from one_compound import MODELS
 from one_compound import test_part as of_test_part

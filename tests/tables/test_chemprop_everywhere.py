@@ -19,9 +19,9 @@ from chemprop_models import mpnn
 from graphxai.cli.main import app
 from graphxai.contract.target import Target
 from graphxai.explainers import get_explainer
-from graphxai.tables.app.models import OfferedModels
+from graphxai.tables.app.answers import OfferedModels
 from graphxai.tables.app.molecules import card, changes_at
-from graphxai.tables.cells import above_noise
+from graphxai.tables.files import above_noise
 from graphxai.tables.run import explain_table
 
 RUN = Path(__file__).parents[1] / "data" / "chemprop" / "run_2.2.4"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.explainers import get_explainer
-from graphxai.tables.cells import above_noise
+from graphxai.tables.files import above_noise
 from graphxai.tables.run import explain_table
 from toy import random_graphormer
 

@@ -12,8 +12,7 @@ pytest.importorskip("anywidget", reason="anywidget is not installed (extra `note
 
 import graphxai as gx
 from graphxai.tables.app import overview
-from graphxai.tables.app.answers import ANSWERS, Body
-from graphxai.tables.app.models import OfferedModels
+from graphxai.tables.app.answers import ANSWERS, Body, OfferedModels
 from toy import random_graphormer
 
 AMIDE = "CC(=O)Nc1ccc(OC)cc1"

@@ -10,8 +10,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import graphxai as gx
 from graphxai.datasets.samples import example_files
-from graphxai.tables.app.answers import ANSWERS, Body
-from graphxai.tables.app.models import OfferedModels
+from graphxai.tables.app.answers import ANSWERS, Body, OfferedModels
 
 FLUORO, CHLORO = "O=C(Nc1ccc(F)cc1)c1ccccn1", "O=C(Nc1ccc(Cl)cc1)c1ccccn1"
 LEARNED = 40

@@ -9,7 +9,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.tables.batches import ExplainBatch
-from graphxai.tables.cells import above_noise
+from graphxai.tables.files import above_noise
 from graphxai.tables.rows import ExplainFrame
 from toy import random_graphormer
 

@@ -14,8 +14,7 @@ import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.evaluation.trust import trust
 from graphxai.tables.app import overview as overviews
-from graphxai.tables.app.answers import ANSWERS, Body, suggested
-from graphxai.tables.app.models import OfferedModels
+from graphxai.tables.app.answers import ANSWERS, Body, OfferedModels, suggested
 from toy import random_graphormer
 
 AMIDE = "O=C(Nc1ccc(F)cc1)c1ccccn1"

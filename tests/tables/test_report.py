@@ -23,7 +23,7 @@ import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4_bits
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
 from graphxai.tables.drawing import UNIT, drawing
 from graphxai.tables.report.build import card_html, embedded

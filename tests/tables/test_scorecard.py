@@ -5,7 +5,7 @@ import pytest
 import graphxai as gx
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.datasets.molecule_reading import MoleculeError, read_molecules
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.tables.app.page import MAX_ATOMS, read
 from graphxai.tables.card import property_facts
 

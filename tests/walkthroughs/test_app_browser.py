@@ -29,8 +29,8 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.tables.app import overview, server
+from graphxai.tables.app.answers import OfferedModels
 from graphxai.tables.app.guard import PublicAddress
-from graphxai.tables.app.models import OfferedModels
 from reverse_proxy import reverse_proxy
 from toy import random_graphormer
 

@@ -22,8 +22,8 @@ import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import load_checkpoint, save_checkpoint
-from graphxai.tables.cells import above_noise
 from graphxai.tables.cluster import explain_on_ray
+from graphxai.tables.files import above_noise
 from graphxai.tables.run import explain_table
 from graphxai.tables.run_folder import ShardFolder
 from pages import run_blocks_for

@@ -28,8 +28,7 @@ from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.api import load, predict
-from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.explanation.compute.models import Model, ModelPanel, is_several
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.notices import warn
 from graphxai.runtime.options import accepts
@@ -90,7 +89,7 @@ def counterfactuals(
     nearest to it are returned. The best at each site of the molecule come first. Where a change
     makes a stereocentre, each isomer is predicted, and the worst of them counts. With `measured`,
     every other one is an exchange of measured pairs, in the order of the mean change that these
-    suggest. No change makes an unstable group (`stability.UNSTABLE`).
+    suggest. No change makes an unstable group (`matching.UNSTABLE`).
 
     For a list of models, `towards` joins goals for their properties, as `gx.profile` reads them:
     "pIC50 > 7.5, log D 1 to 3". The results are then neighbours that are more desirable than the

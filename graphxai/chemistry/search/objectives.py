@@ -20,8 +20,7 @@ from graphxai.chemistry.measurements import Measurements, measured_properties
 from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
 from graphxai.explanation.api import explain, predict
-from graphxai.explanation.compute.models import standardisation_of, tasks_with_range
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel, standardisation_of, tasks_with_range
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
 

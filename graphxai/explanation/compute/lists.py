@@ -1,7 +1,7 @@
 """Compute a result for every input of a list, in pieces, by one process or by several.
 
 `map_inputs` numbers an input and puts it into a piece. `_PieceWorker` lets the model encode the
-inputs of the piece and gives them to a computation (`explaining`, `predicting` or `pairing`). The
+inputs of the piece and gives them to a computation (`explaining`, `predicting` or `pairs`). The
 result comes back with the input's number, or an error comes back in its place.
 """
 

@@ -31,13 +31,12 @@ from graphxai.learning.card import (
 )
 from graphxai.learning.fit import FINETUNING, molecule_config, require_hardware
 from graphxai.learning.predicting import encode_all
-from graphxai.learning.recipes.distillation import DISTILLING, distil
+from graphxai.learning.recipes.distillation import DISTILLING, Link, distil
 from graphxai.learning.removal import removal_facts, removal_text
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import RunSettings, TableSettings, repeating
 from graphxai.learning.source import Source
 from graphxai.learning.teachers.forests import Forest
-from graphxai.learning.teachers.linked import Link
 from graphxai.learning.training import LearnedModel
 from graphxai.learning.writing import held_out_csv
 from graphxai.models.graphormer import save_checkpoint, set_standardisation

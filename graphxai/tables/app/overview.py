@@ -15,7 +15,7 @@ from graphxai.chemistry.search.counterfactual_results import Counterfactuals, Pr
 from graphxai.chemistry.search.counterfactuals import search
 from graphxai.contract.target import Target
 from graphxai.explanation.api import predict
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import change_facts, prediction_facts, property_facts
 from graphxai.tables.drawing import drawing

@@ -40,9 +40,18 @@ except ImportError:
 from graphxai.explanation.compute.models import Model
 from graphxai.explanation.result import security_policy
 
-from .answers import ANSWERS, EXPECTED, LARGEST, LARGEST_FILE, LONGEST, Body, reason, suggested
+from .answers import (
+    ANSWERS,
+    EXPECTED,
+    LARGEST,
+    LARGEST_FILE,
+    LONGEST,
+    Body,
+    OfferedModels,
+    reason,
+    suggested,
+)
 from .guard import Guard, PublicAddress
-from .models import OfferedModels
 from .page import EDITOR, STYLE, filled, text_of, view_script
 
 ARRIVAL = 10.0  # how long a request may take to arrive, in seconds

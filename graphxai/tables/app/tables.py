@@ -23,8 +23,7 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.tables.dialect import DEFAULT
 from graphxai.datasets.tables.opening import SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
-from graphxai.explanation.compute.models import Model, standardisation_of
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import Model, ModelPanel, standardisation_of
 from graphxai.explanation.files import one_line
 from graphxai.tables.batches import ExplainBatch
 from graphxai.tables.card import bound_text, measured_text, rounded

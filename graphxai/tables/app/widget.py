@@ -26,8 +26,7 @@ from graphxai.explanation.labelled import TaskPredictions
 from graphxai.explanation.result import image_html
 from graphxai.runtime.progress import in_kernel
 
-from .answers import ANSWERS, EXPECTED, Body, reason, suggested
-from .models import OfferedModels
+from .answers import ANSWERS, EXPECTED, Body, OfferedModels, reason, suggested
 from .page import STYLE, filled, read, text_of, view_script
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from graphxai.evaluation.trust.trust import level_properties
 from graphxai.explainers import get_explainer
 from graphxai.explainers.registry import Method
 from graphxai.explanation.api import OneOrMoreModels
-from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import ModelPanel, is_several
+from graphxai.explanation.compute.models import Model, ModelPanel, is_several
 from graphxai.explanation.result import security_policy
 from graphxai.learning.reliability import uninformative
 from graphxai.runtime.device import workers_for

@@ -16,8 +16,7 @@ from graphxai.chemistry.search.changed_molecules import Counterfactual, ProfileC
 from graphxai.chemistry.search.counterfactuals import counterfactuals
 from graphxai.contract.inputs import prepare_all
 from graphxai.evaluation.trust.trust import explained_by_each, trust_prepared
-from graphxai.explanation.compute.models import standardisation_of
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.kernel_account import kernel_account
 from graphxai.explanation.prediction import Prediction
@@ -34,8 +33,8 @@ from graphxai.tables.card import (
     rounded,
     view_facts,
 )
-from graphxai.tables.cells import prediction_cells
 from graphxai.tables.drawing import drawing, drawing_of
+from graphxai.tables.files import prediction_cells
 from graphxai.tables.settings import PREDICTIONS
 from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out

@@ -11,8 +11,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explainers import Explainer
 from graphxai.explanation.compute.explaining import explanations_or_errors
-from graphxai.explanation.compute.models import Model
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import Model, ModelPanel
 from graphxai.explanation.compute.predicting import predictions_or_errors
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import Prediction
@@ -23,8 +22,8 @@ from graphxai.tables.card import (
     property_facts,
     view_facts,
 )
-from graphxai.tables.cells import predicted_columns, prediction_cells
 from graphxai.tables.drawing import drawing
+from graphxai.tables.files import predicted_columns, prediction_cells
 
 from .molecules import ReportRow, agreement
 

@@ -20,8 +20,7 @@ from graphxai.chemistry.table_changes import (
     common_cores,
     rgroups,
 )
-from graphxai.explanation.compute.models import standardisation_of
-from graphxai.explanation.compute.panel import ModelPanel
+from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import prediction_facts, rounded
 from graphxai.tables.drawing import drawing_of
