@@ -152,11 +152,7 @@ class Audit:
 
 
 class GroupEvidence:
-    """The shares of the groups of all objects added so far, beside outputs and labels.
-
-    Args:
-        task: what the labels are of.
-    """
+    """The shares of the groups of all objects added so far, beside outputs and labels."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -76,7 +76,6 @@ class Tally:
 
     Args:
         count: how often the fragment occurs.
-        sums: statistics of its relevance.
         per_atom: statistics of its relevance divided by its number of atoms.
         atoms: statistics of its number of atoms, which varies for groups and for "rest".
         examples: (-|mean|, position, SMILES) of molecules, those where it is strongest first.
@@ -151,7 +150,6 @@ class FragmentTable:
         How its SMILES is written makes no difference. Each graph that is no molecule is added.
 
         Args:
-            explanation: explanation of the molecule, or its fragments.
             example: what the molecule is called among the examples, by default its SMILES.
 
         Returns:

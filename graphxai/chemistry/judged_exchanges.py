@@ -38,7 +38,7 @@ class JudgedTable:
     """Measured values, with the model whose changes they judge.
 
     Args:
-        training: its training set, if that is known.
+        training: the training set of the model, if that is known.
     """
 
     table: Measurements

@@ -49,11 +49,7 @@ def ring_name(mol: Mol, atoms: Sequence[int]) -> str | None:
 
 
 def ring_system_name(mol: Mol, atoms: Sequence[int]) -> str | None:
-    """Return the name of a ring system, or what it is made of, or None where neither is possible.
-
-    Args:
-        atoms: the atoms of a ring system.
-    """
+    """Return the name of a ring system, or what it is made of, or None if neither is possible."""
     from networkx import biconnected_components
 
     named = ring_name(mol, atoms) or single_ring_name(mol, atoms)
@@ -174,11 +170,7 @@ def _graph(mol: Mol, atoms: Sequence[int]) -> Any:
 
 
 def single_ring_name(mol: Mol, atoms: Sequence[int]) -> str | None:
-    """Return the name of a ring, or None if it is no single ring of this kind.
-
-    Args:
-        atoms: the atoms of a ring system.
-    """
+    """Return the name of a ring, or None if it is no single ring of this kind."""
     ring = next((r for r in mol.GetRingInfo().AtomRings() if set(r) == set(atoms)), None)
     if ring is None or len(ring) > 8:
         return None

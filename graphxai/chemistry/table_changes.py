@@ -320,9 +320,6 @@ def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int
 
     A core is the ring systems of a molecule and what links them (Bemis 1996). At least
     `SMALLEST_SERIES` molecules must have it.
-
-    Args:
-        most: how many cores to return.
     """
     scaffolds = [scaffold(mol) for mol in molecules]
     counts = Counter(filter(None, scaffolds))

@@ -44,7 +44,6 @@ class Invocation:
     """What the user of this invocation wants, and what the command has found so far.
 
     Attributes:
-        json: whether the answer is a JSON document.
         quiet: whether only answers, warnings and errors are printed.
         fail_on_rejected: whether rows that were left out make the status `REJECTED`.
         streams_a_file: whether a result file takes standard output.

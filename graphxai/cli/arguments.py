@@ -305,9 +305,6 @@ def _is_smiles(source: str) -> bool:
 def require_out(out: Path, source: str | Path, suffixes: Sequence[str]) -> None:
     """Make the folder of a file to write.
 
-    Args:
-        suffixes: those of the formats that the command writes.
-
     Raises:
         typer.BadParameter: the file has another suffix.
         ImportError: the suffix is that of Parquet, but pyarrow is not installed.

@@ -179,7 +179,6 @@ class SummedFragments:
     Attributes:
         last: explanation of the last molecule, or None if there was none.
         reasons: why the first of them were.
-        dialect: how the source is written.
     """
 
     table: "FragmentTable"

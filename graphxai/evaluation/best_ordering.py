@@ -130,7 +130,6 @@ def smallest_set(relevance: Tensor, largest: int, most: int) -> SetSearch:
     Args:
         relevance: the relevance of each member (n,). Members that speak for the class are tried
             first.
-        largest: how many members a set may have.
         most: all sets of a size are tried if there are at most this many.
 
     Returns:

@@ -37,7 +37,6 @@ class Robustness:
     Args:
         measure: "accuracy", "R2", or, without labels, "agreement" with its own prediction for the
             whole graph (for a regression R2 against it).
-        values: the score for each share.
         chance: the score of the best constant answer.
         unseen: how many graphs have the same output, to the last bit, without any of their nodes.
             Their curves are undefined.

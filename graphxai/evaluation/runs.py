@@ -102,8 +102,6 @@ class Run:
 
     Args:
         refitting: how judges are trained here, or None.
-        store: the folder of the run, or None.
-        digests: a hash of each graph.
         earlier: the units that an earlier run measured.
     """
 

@@ -264,7 +264,6 @@ def source(
     `graph_part`).
 
     Args:
-        name: as above.
         data: folder of the data sets that have names.
         task: task whose labels a data set of OGB gives, by default the model's first.
         truths: the column of a table, or attribute of graphs in a folder, with the true nodes.

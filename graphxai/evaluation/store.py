@@ -32,8 +32,6 @@ class Unit:
     Args:
         checkpoint: the name and hash of the model.
         graph: the key of the graph.
-        digest: the hash of the graph.
-        target: the explained output, as text.
         values: the values by operator and metric. The operator is "none" if no nodes are removed,
             and an undefined value is NaN.
         curves: the curves by operator and "activation" or "pruning", on the common grid of

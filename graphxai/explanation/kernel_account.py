@@ -41,7 +41,6 @@ class TrainingShare(NamedTuple):
         smiles: the molecule, "" if structures are not stored.
         measured: what was measured, as in the file of training molecules.
         similarity: its similarity, the mean over the kinds of counts.
-        share: its part of the output.
     """
 
     smiles: str

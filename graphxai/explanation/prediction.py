@@ -283,7 +283,6 @@ def property_columns(
     """Return the columns of a property's predictions with their types (see `Prediction.columns`).
 
     Args:
-        name: what the table calls the property.
         unit: the unit of a value, or "".
         classes: the classes, or none for a value.
         has_range: whether predictions have an interval or a set of classes.
@@ -331,7 +330,6 @@ def read_outputs(
 
     Args:
         nearness: how near the graph is to the training set, or a function that returns this.
-        conformal: the model's conformal scores by task.
         note: what was done to the molecule before it was predicted.
         parent: the SMILES of the molecule that was predicted instead of the one given, or "".
 

@@ -72,8 +72,8 @@ def calibrate_readings(
     A temperature fitted on the validation part does no harm: it keeps the order of all margins.
 
     Args:
-        valid: its predictions for the validation part, by task.
-        test: its predictions for the test part, by task.
+        valid: the predictions of the model for the validation part, by task.
+        test: the same for the test part, by task.
         more: further predictions, by name of a task, whose errors count like those in `valid`.
 
     Returns:

@@ -58,8 +58,6 @@ class FitResult:
 
     Attributes:
         epoch: the epoch whose weights it has.
-        scores: by task, its score on the validation graphs.
-        loss: its loss on the validation graphs.
     """
 
     model: Graphormer
@@ -246,7 +244,6 @@ def finetune(
         source: encoded graphs with labels, and the configuration of the network.
         init_weights: weights to start from. From a model with the same tasks, the head is copied
             too; from a checkpoint, by name or folder, it is not. None trains from scratch.
-        resume: continue an interrupted run in `out`.
         extra: further training graphs, such as those with a teacher's labels.
         at_frequencies: let a new head start from the frequencies of the classes, so that the first
             epochs are not spent on learning that a class is rare.

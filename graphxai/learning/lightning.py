@@ -42,8 +42,6 @@ class BestEpoch:
         weights: checkpoint folder with the weights; None for the model's current ones, as it is
             while a training keeps the last ones.
         value: what decided: the score, or minus the loss.
-        loss: loss on the validation graphs.
-        scores: by task, the score on the validation graphs.
     """
 
     weights: Path | None = None

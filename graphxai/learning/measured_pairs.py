@@ -49,7 +49,6 @@ def pairs_to_judge(
 
     Args:
         smiles: n molecules.
-        test: positions of the test part.
         folds: positions of the training molecules that were held out together.
     """
     tested, fold_of = set(test), dict[int, int]()
@@ -106,8 +105,7 @@ def measured_pairs(
 
     Args:
         smiles: n molecules.
-        y: their labels (n, tasks), NaN where one is missing.
-        test: positions of the test part.
+        y: the labels (n, tasks), NaN where one is missing.
         folds: the folds of the training part, if the model has any.
     """
     if all(task.kind != "regression" for task in tasks):
@@ -141,7 +139,6 @@ class _Changes:
     """Measured and predicted changes of pairs, and for some of them the relevance at the change.
 
     Attributes:
-        pairs: the pairs, as positions of molecules.
         measured, predicted: the changes from the first to the second molecule.
         at_change: by method, the measured change of a pair and its relevance at the change.
     """

@@ -223,9 +223,6 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
     """Merge the rows of each molecule into one label per column, and say what was merged.
 
     The label is the median of the molecule's values, or its class if all its rows agree.
-
-    Args:
-        columns: the labels of all rows, by column.
     """
     values = np.full((len(raw.molecules), len(columns)), np.nan)
     bounds = unbounded(len(raw.molecules), len(columns))

@@ -162,7 +162,6 @@ class Refitting:
         """Train the model of `f-fidelity` for each operator, on graphs without some nodes.
 
         Args:
-            plan: the plan with the operators and the seed.
             folder: the folder of the training runs, which are continued or read back.
             progress: as for `explain`.
         """
@@ -190,8 +189,6 @@ class Refitting:
         """Yield the units of one method after another, except those already done.
 
         Args:
-            items: the graphs to measure on.
-            folder: the folder of the training runs.
             done: the (graph, method) pairs that an earlier run measured.
             progress: as for `explain`.
         """

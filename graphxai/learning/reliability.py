@@ -146,7 +146,6 @@ def uninformative(coverage: Any, units: Mapping[str, str] | None = None) -> list
 
     Args:
         coverage: by task, from the metadata of a model.
-        units: the unit of each task.
     """
     lines = []
     for name, of_task in coverage.items() if isinstance(coverage, Mapping) else ():
@@ -188,11 +187,9 @@ def leak_warnings(
     """Warn if the weights to start from seem to have been trained on a table's labels.
 
     Args:
-        targets: the columns to learn.
         y: the labels of some molecules (n, targets), NaN where one is missing.
         tasks: the tasks of the model that has these weights.
         outputs: what that model predicts for the molecules (n, columns), all tasks side by side.
-        weights: the name or folder of the weights.
 
     Returns:
         The warning, or an empty list.

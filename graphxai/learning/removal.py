@@ -70,7 +70,7 @@ def removal_facts(model: LoadedModel, graphs: Sequence[Data], y: FloatArray) -> 
     most. Other models than networks, and those of nodes, are not measured.
 
     Args:
-        y: their labels (m, tasks), NaN where one is missing.
+        y: the labels of the graphs (m, tasks), NaN where one is missing.
 
     Returns:
         By name of a task, for the first three: the fields of `Robustness`, and `error_mean`,
@@ -122,12 +122,7 @@ def shapley_errors(model: LoadedModel, items: Sequence[Item], target: Target) ->
 
 
 def removal_text(facts: Mapping[str, Any], *, trained: bool, nodes: str = "nodes") -> str:
-    """Return the paragraph of a card on what was measured, "" if nothing was and none removed.
-
-    Args:
-        trained: whether the network learned with nodes removed.
-        nodes: what nodes are called.
-    """
+    """Return the paragraph of a card on what was measured, "" if nothing was and none removed."""
     lines = []
     for name, measured in facts.items():
         values = ", ".join(f"{value:.3f}" for value in measured["values"])

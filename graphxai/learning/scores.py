@@ -60,7 +60,6 @@ def measure(
     """Score several predictors on the same graphs.
 
     Args:
-        kind: kind of the task.
         predictions: probabilities or values by predictor, as from `readings`.
         truth: the labels (n,).
         resamples: number of bootstrap resamples of the graphs, by default `RESAMPLES`.

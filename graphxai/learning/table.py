@@ -70,8 +70,6 @@ class TableSource(RunSource):
     """The molecules of a table in their parts.
 
     Attributes:
-        table: molecules and labels.
-        warnings: what a user should know before training.
         share: the share of the training part that is used, below 1 on a learning curve.
         fitted: sources of a teacher that were fitted to this training part before, by name.
     """

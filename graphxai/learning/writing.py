@@ -56,7 +56,7 @@ def write_run(
     """Write the checkpoint with its card and scores, and the predictions for the test part.
 
     Args:
-        results: its scores and the like, see `RunSource.facts`.
+        results: the scores of the model and the like, see `RunSource.facts`.
         readings: the model's probabilities and values for the test part, by task.
         command: how the run was started, for the card; "" if that is not known.
 

@@ -76,7 +76,6 @@ def property_facts(
     the errors of that model, and how desirable the prediction is.
 
     Args:
-        predictions: the predictions by the names of the properties.
         score: how desirable the molecule is, or None without a goal.
     """
     wished = {} if score is None else {part.goal.of.name: part for part in score.parts}

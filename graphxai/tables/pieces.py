@@ -39,7 +39,6 @@ class Piece:
         start: the index of the first row in the file.
         cells: the columns of a CSV file or the like, which only the driver reads, and why each row
             cannot be read, or "". It is None for a file that can be read from the middle.
-        version: the version of a Lance table.
     """
 
     path: str

@@ -135,7 +135,6 @@ class Frame:
         """Put a drawing, which begins at (0, 0), into its frame, and return the whole picture.
 
         Args:
-            drawing: SVG elements.
             untitled: the title for screen readers if there is no other.
             about: what is drawn, in a sentence for screen readers.
         """

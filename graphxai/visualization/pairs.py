@@ -262,7 +262,6 @@ def heads_figure(relevance: ArrayLike, *, title: str) -> Figure:
 
     Args:
         relevance: the relevance through each head, first layer first. It is drawn at the bottom.
-        title: plain text.
     """
     values = finite(relevance)
     layers, heads = values.shape

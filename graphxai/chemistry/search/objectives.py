@@ -43,7 +43,6 @@ class SearchObjective:
 
     Attributes:
         models: the models, as `predict` takes them.
-        mol: the molecule from which the search starts.
         before: the predictions for it, by property.
         sure: whether only neighbours count of which the models are sure.
         tables: what was measured of each property.

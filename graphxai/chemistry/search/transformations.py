@@ -27,7 +27,6 @@ class Change:
 
     Args:
         smiles: canonical SMILES.
-        source: where the change comes from.
         atoms: atoms of the first molecule that are gone, or that have other neighbours, hydrogens
             or charge.
         origin: for each atom, in the order of `smiles`, its index in the first molecule, or -1 for
@@ -89,8 +88,6 @@ class NewMolecules:
         """Yield the change that made a product, if it is valid, new, and leaves `keep` alone.
 
         Args:
-            product: the molecule that came out.
-            source: where the change comes from.
             origin: the property of the product's atoms that holds their index before the change.
         """
         came_from = {

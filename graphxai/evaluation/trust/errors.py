@@ -118,7 +118,6 @@ def distance_sign(
     """Judge how near a molecule is to the training set. None stands for other graphs.
 
     Args:
-        nearness: how near it is.
         errors: how wrong this model was for unseen molecules near, at the edge and far, from its
             metadata. They decide the level, where there are enough of them. Without them, limits
             apply that were fitted to other models.

@@ -69,8 +69,6 @@ def map_inputs(
     """Return the result of every input in order, or None for one that was left out.
 
     Args:
-        computation: computes the results of encoded inputs.
-        title: what the progress bar says.
         collect: makes of the results what the caller returns.
         strict: whether to raise the first error. Otherwise a warning names the input.
         progress: whether to show a bar, see `runtime.progress.progress_bar`.
@@ -183,7 +181,6 @@ class _PieceWorker(Generic[Result]):
     """The work on one piece of a list, in this process or another.
 
     Args:
-        strict: whether to raise the first error.
         seed: see `_seeded`.
         arrived: is called with each input's number and its result or error. In another process it
             does nothing.

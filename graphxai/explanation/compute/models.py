@@ -249,7 +249,6 @@ class ModelPanel:
 
     Attributes:
         names: the name of each model. Models of the same name are numbered.
-        properties: the properties of all models, in their order.
     """
 
     models: tuple[Model, ...]
@@ -263,7 +262,6 @@ class ModelPanel:
         """Load the models that are given by name or folder.
 
         Args:
-            models: a model or several.
             names: what each model is called, by default by its own name.
 
         Raises:

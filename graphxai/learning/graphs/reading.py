@@ -139,10 +139,6 @@ def input_fields(graphs: Sequence[Data], train: Sequence[int]) -> dict[str, Any]
     which are standardised on the training graphs. Without `x`, all nodes look alike. If nine
     columns of `x` and three of `edge_attr` fit OGB's codes, the graphs are taken for molecules.
 
-    Args:
-        graphs: graphs as from `plain`.
-        train: positions of the training graphs.
-
     Raises:
         ValueError: graphs differ in the columns or the type of their features.
     """

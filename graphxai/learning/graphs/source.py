@@ -40,7 +40,6 @@ class GraphSource(RunSource):
     """Graphs, or their nodes, in their parts.
 
     Attributes:
-        name: name of the data set.
         sha256: hash of features and edges, see `digest_of`.
     """
 

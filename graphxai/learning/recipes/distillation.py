@@ -299,7 +299,6 @@ def label_molecules(
     Args:
         folder: where the molecules and labels are stored. Files of another identity are deleted.
         identity: what must be the same for stored labels to be used, as JSON values.
-        resume: whether to use what is stored.
         show: as for `progress_bar`.
     """
     teacher = cache(fit_teacher)

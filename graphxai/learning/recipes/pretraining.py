@@ -52,8 +52,7 @@ class Targets:
     """What a network learns to predict for n molecules.
 
     Attributes:
-        values: their values (n, tasks), NaN where one is missing.
-        weights: weight of each task in the loss.
+        values: the values of the tasks (n, tasks), NaN where one is missing.
     """
 
     tasks: list[Task]
@@ -91,7 +90,6 @@ def pretrain(
         exclude: SMILES of molecules that must not be seen, such as a test set.
         per_table: largest number of molecules taken from a table, drawn at random.
         recombined: number of molecules recombined from those of the tables.
-        count: number of atom environments.
         settings: settings of the training; its seed also chooses the molecules.
         log: called with a line of text at each stage.
 

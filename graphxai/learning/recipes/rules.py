@@ -157,9 +157,7 @@ def train_rules(
 
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
-        table: the rules, and molecules with their answers.
         init_weights: weights to start from, by name or folder; None trains from scratch.
-        settings: settings of the run, by default `RunSettings()`.
         options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
 
     Returns:
@@ -215,7 +213,6 @@ def train_shapes(
     Args:
         out: folder of the run; the checkpoint is its sub-folder `model`.
         dataset: the graphs; None makes those of `shape_dataset` from the same seed.
-        settings: settings of the run, by default `RunSettings()`.
         options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
 
     Returns:
@@ -328,7 +325,6 @@ def benchmark_rule(
     Args:
         folder: the folder of the results. The training run is in its sub-folder `run`.
         molecules: SMILES to choose from. None takes the tables in the data folder.
-        data: the data folder with those tables.
         limit: how many molecules with a truth, and how many without, are explained at most.
         seed: the seed for the choice of molecules and for the training.
         progress: whether to show progress bars. None shows them only on a terminal.

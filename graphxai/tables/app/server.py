@@ -121,9 +121,7 @@ def serve(
     """Serve the page on 127.0.0.1 until interrupted.
 
     Args:
-        models: models, names or folders.
         port: the port, or 0 for any free port.
-        open_browser: whether to open the page in the browser.
         public: the address at which a proxy on this machine serves the page, or None. Then requests
             to that address and from its pages are answered, too.
         log: is called with the address, which includes the token, before the browser opens it.

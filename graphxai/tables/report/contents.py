@@ -175,7 +175,6 @@ def fragment_ranking(
     all are ranked, without intervals. Examples are positions of molecules on the page.
 
     Args:
-        table: the statistics of all fragments.
         occurrences: by SMILES, the positions of molecules with the fragment, and its relevance.
     """
     everything = table.to_frame()

@@ -53,9 +53,7 @@ class FullCardSettings:
     """The settings of full cards.
 
     Attributes:
-        card: how the molecules were explained.
         compared: the methods to show beside the report's method.
-        counterfactuals: how many counterfactuals to find for each molecule.
         towards: what the model should predict for counterfactuals, or None for a default.
         measured: the table's measured values, or None; for changes that lead to the goal of several
             models, those of each property.

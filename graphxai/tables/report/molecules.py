@@ -37,7 +37,6 @@ class MeasuredTable:
     """The measured values of a table.
 
     Attributes:
-        columns: the column of each task.
         values: by task and row number, the value or the number of the class.
         bounds: by task and row number, the bounds of a value that was not measured, such as ">10".
         notes: which cells were not understood, as text.
@@ -118,7 +117,6 @@ def agreement(
     """Return what the page says about measured and predicted values, or None if none were measured.
 
     Args:
-        column: the column of its measured values.
         target: the explained class, if it is the same for all molecules.
         molecules: the records of the molecules. Their `measured` is a number and a text, and their
             `value` is the predicted value or probability. Their `bound` is a number, a text and the
@@ -190,7 +188,6 @@ class ReportSource:
         rows: the molecules, which are read as they are needed.
         total: roughly how many there are.
         name: the name of the file, or the number of molecules as text.
-        is_file: whether they come from a file.
         dialect: how to write a table that is made from the report.
     """
 

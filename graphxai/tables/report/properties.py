@@ -165,7 +165,6 @@ def agreements(
     """Compare measured and predicted values of the properties that the cards do not explain.
 
     Args:
-        columns: the column of each measured task.
         explained: the task that the first model explains.
 
     Returns:
