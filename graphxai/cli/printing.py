@@ -149,10 +149,7 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def _table(title: str, cells: Rows, columns: Sequence[Column], compact: bool) -> Table:
-    """Make a table, whose first row is its header.
-
-    A compact table has only a space between its columns, any other has lines and spaces.
-    """
+    """Make a table, whose first row is its header."""
     header, *rows = cells
     for column, heading in zip(columns, header, strict=True):
         column.header = escape(heading)

@@ -157,11 +157,7 @@ def _of_several(
 
 
 def _truths_by_key(truths: Any, inputs: Any) -> dict[Key, NDArray[Any]]:
-    """Return what is true of each input that has a truth.
-
-    Raises ValueError if there is another number of truths than of inputs, or one of an unknown
-    kind.
-    """
+    """Return what is true of each input that has a truth."""
     if truths is None:
         return {}
     keys = inputs if isinstance(inputs, Mapping) else range(len(inputs))
@@ -181,10 +177,7 @@ def _truths_by_key(truths: Any, inputs: Any) -> dict[Key, NDArray[Any]]:
 
 
 def _fitting_truths(plan: MeasurementPlan, graphs: Graphs) -> dict[Key, NDArray[Any]]:
-    """Return the truths of the graphs, those of molecules for the atoms of their parents.
-
-    Raises ValueError if a truth does not fit its graph. The message names the graph.
-    """
+    """Return the truths of the graphs, those of molecules for the atoms of their parents."""
     truths: dict[Key, NDArray[Any]] = {}
     for key, item in graphs.items:
         if (truth := plan.truths.get(key)) is None:
@@ -256,10 +249,7 @@ def _prepare(
     labels: Labels | None,
     scored: bool,
 ) -> Graphs:
-    """Encode the inputs and give each its target.
-
-    Raises ValueError if no graph remains, or labels would not be used.
-    """
+    """Encode the inputs and give each its target."""
     pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(as_list(inputs)[0]))
     check_labels(labels, len(pairs), tracked, scored)
     prepared: list[Item] = []

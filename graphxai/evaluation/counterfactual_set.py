@@ -248,10 +248,7 @@ def _together(
     graphs: Mapping[int, Input],
     outputs_without: OutputsWithout,
 ) -> Iterator[tuple[int, CounterfactualSet]]:
-    """Run all searches side by side, and yield the result of each with its key.
-
-    In each round, all searches share forward passes.
-    """
+    """Run all searches side by side, and yield the result of each with its key."""
     answers: dict[int, Tensor | None] = dict.fromkeys(searches)
     while answers:
         keeps = {}

@@ -132,10 +132,7 @@ def _reversed(
     explanations: Mapping[str, Mapping[Key, Explanation | str]],
     items: Sequence[Item],
 ) -> dict[Key, Explanation | str]:
-    """Turn the sign of explanations that are there already, for the control that does so.
-
-    Without an explanation of every item there is none.
-    """
+    """Turn the sign of explanations that are there already, for the control that does so."""
     if not (isinstance(explainer, Reverse) and explainer.reversed in plan.explainers):
         return {}
     first = explanations.get(explainer.reversed.name, {})
@@ -294,10 +291,7 @@ def _compared(
     target: Target,
     before: Mapping[Key, Explanation],
 ) -> dict[Key, dict[str, float]]:
-    """Compare each graph's scores with those for changed models, by the names of these.
-
-    The value is NaN where there is no explanation of the changed model.
-    """
+    """Compare each graph's scores with those for changed models, by the names of these."""
     values: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
     for name, model in changed if items else ():
         for key, after in explained_or_reason(model, items, explainer, target).items():

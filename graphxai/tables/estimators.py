@@ -205,10 +205,7 @@ def _class_name(number: int) -> str:
 
 
 def _structures(X: Any) -> list[Any]:
-    """Return molecules as a list, from a list, an array or a column of a frame.
-
-    Raises ValueError if X is not one column of SMILES or RDKit molecules.
-    """
+    """Return molecules as a list, from a list, an array or a column of a frame."""
     if isinstance(X, str):
         raise ValueError("X is a single text: give a list of SMILES.")
     if getattr(X, "ndim", 1) == 2:

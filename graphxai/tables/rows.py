@@ -172,10 +172,7 @@ def _results_of(
     rejected: Callable[[NamedRejectedRow], Any],
     rows: Sequence[TableRow],
 ) -> list[Any]:
-    """Call a batch function, such as `ExplainBatch`, on the rows that could be read.
-
-    The other rows are rejected, in their places.
-    """
+    """Call a batch function, such as `ExplainBatch`, on the rows that could be read."""
     usable = [row for row in rows if not row.problem]
     results: Iterator[Any] = iter(())
     if usable:

@@ -153,10 +153,7 @@ def explanations_or_errors(
 
 
 def _shares(attribution: Attribution) -> list[dict[str, Any]]:
-    """Return each graph's shares under the names of the ledger, as plain numbers.
-
-    Each tensor is converted once for the whole batch.
-    """
+    """Return each graph's shares under the names of the ledger, as plain numbers."""
     graphs = len(attribution.outputs)
     columns: dict[str, list[Any]] = {
         name: getattr(attribution, name).tolist()
@@ -373,10 +370,7 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
 
 
 def _by_type(graph: Any, what: str) -> "dict[str, NDArray[np.integer]] | None":
-    """Return the numbers of nodes, or rows of an input of edges, by type.
-
-    The result is None unless the graph is heterogeneous.
-    """
+    """Return the numbers of nodes, or rows of an input of edges, by type."""
     if graph.get("schema") is None:
         return None
     from graphxai.wrapping import heterogeneous  # needs PyG

@@ -72,10 +72,7 @@ def load(
 
 
 def _from_module(path: Path, name: str) -> "Model":
-    """Return a model that a Python file of the user defines, which is run.
-
-    Raises ValueError if there is no such file, name or model.
-    """
+    """Return a model that a Python file of the user defines, which is run."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     if (folder := str(path.resolve().parent)) not in sys.path:

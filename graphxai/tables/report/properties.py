@@ -192,10 +192,7 @@ def agreements(
 
 
 def _view(name: str, explanation: Explanation, first: Explanation) -> dict[str, Any]:
-    """Return what one model sees: the relevance of its target at each atom.
-
-    The drawing is left out if the first model reads the same molecule.
-    """
+    """Return what one model sees: the relevance of its target at each atom."""
     content = {
         "model": name,
         "target": explanation.subject,
