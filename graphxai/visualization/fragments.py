@@ -55,6 +55,7 @@ def fragments_svg(
     """Draw a molecule with filled and outlined fragments as SVG, and list them with numbers.
 
     Args:
+        mol: any RDKit molecule.
         fragments: the name, atom indices and summed relevance of each fragment. No atom is in two
             fragments.
         interactions: values of pairs of fragments, by their places in the sequence. Each is an arc
@@ -109,6 +110,7 @@ def graph_parts_svg(
     A graph of more than 150 nodes shows those of the parts with the largest |relevance|.
 
     Args:
+        graph: the graph.
         parts: the name, nodes and summed relevance of each part. No node is in two parts.
         labels: whether to write the label of each node on it.
         notes: a line below each part of the list, or "".
@@ -187,6 +189,7 @@ def fragment_svg(smiles: str, relevance: float, *, scale: Scale | float | None =
 
     Args:
         smiles: the fragment, with `*` where it is bonded to the rest of the molecule.
+        relevance: the fragment's summed relevance.
         scale: the colours, which the pictures of a table share. By default the colour is full.
 
     Raises ValueError if the SMILES cannot be read or the relevance is not finite.

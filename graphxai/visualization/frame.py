@@ -135,6 +135,9 @@ class Frame:
         """Put a drawing, which begins at (0, 0), into its frame, and return the whole picture.
 
         Args:
+            drawing: SVG elements.
+            scale: the colours.
+            values: the relevances in the drawing.
             untitled: the title for screen readers if there is no other.
             about: what is drawn, in a sentence for screen readers.
         """

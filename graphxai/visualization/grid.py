@@ -249,6 +249,7 @@ def aligned_series(mols: Sequence[Mol], core: str | None = None) -> list[Mol]:
     (Bemis 1996) are drawn alike. Molecules that come with 2D coordinates keep these.
 
     Args:
+        mols: the molecules.
         core: the SMARTS of the core. Molecules that have it are aligned even if they come with
             coordinates.
 

@@ -58,6 +58,7 @@ def pairs_svg(
     scale ends at the strongest arrow. Stronger rings saturate, and the colour bar shows that.
 
     Args:
+        mol: any RDKit molecule.
         read: the relevance that the graph token read from each atom (N,), which is drawn as a ring.
         pairs: the atom that reads, the atom that it reads, and the relevance between them.
         atom_numbers, keep_layout, window: as for `molecule_svg`.
@@ -109,6 +110,7 @@ def graph_pairs_svg(
     has more than 150 nodes, those with the strongest pairs are drawn, and the note says so.
 
     Args:
+        graph: the graph to draw.
         read: the relevance that the graph token read from each node (N,), which is drawn as a ring.
         pairs: the node that reads, the node that it reads, and the relevance between them.
         labels: whether to write the label of each node on it.
@@ -262,6 +264,7 @@ def heads_figure(relevance: ArrayLike, *, title: str) -> Figure:
 
     Args:
         relevance: the relevance through each head, first layer first. It is drawn at the bottom.
+        title: plain text.
     """
     values = finite(relevance)
     layers, heads = values.shape
