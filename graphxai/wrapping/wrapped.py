@@ -46,7 +46,6 @@ from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
 from .lookups import LookupForms, codes_by_node
 from .messages import counting_layers
 from .model_checks import ATTENTION_IN_PARTS, COUNTS_PADDING, ModelChecks
-from .module_view import ModuleView
 from .one_at_a_time import (
     UNDEFINED,
     ZEROED,
