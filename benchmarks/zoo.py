@@ -29,7 +29,7 @@ import graphxai as gx
 from graphxai.contract.checkpoint_files import CARD, CONFORMAL, WEIGHTS, weights_digest
 from graphxai.contract.prediction_metrics import r2
 from graphxai.datasets.labels import is_missing
-from graphxai.explainers.learned.method import CARD as EXPLAINER_CARD
+from graphxai.explainers.learned.network import CARD as EXPLAINER_CARD
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
 from graphxai.models.graphormer import CONFIG, PRETRAINED

@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # the list of public names
     from graphxai.evaluation.testing import check as check
     from graphxai.evaluation.trust.trust import Trust as Trust
     from graphxai.evaluation.trust.trust import trust as trust
-    from graphxai.explainers.learned.method import FittedExplainer as FittedExplainer
+    from graphxai.explainers.learned.network import FittedExplainer as FittedExplainer
     from graphxai.explainers.learned.train import fit_explainer as fit_explainer
     from graphxai.explanation.api import compare as compare
     from graphxai.explanation.api import explain as explain

@@ -20,9 +20,9 @@ from graphxai.contract.inputs import Input, as_list, prepare_each
 from graphxai.contract.model import ExplainableModel, explaining
 from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.runtime.device import one_thread
 from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
-from graphxai.runtime.threads import one_thread
 
 from ..base import Explainer
 from ..path_marginals import PathMarginals
