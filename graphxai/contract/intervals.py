@@ -92,9 +92,19 @@ class Conformal:
         fitting: list[str] = []
         for k, (name, logit) in enumerate(zip(probabilities, logits, strict=True)):
             margin = max(logits[:k] + logits[k + 1 :]) - logit
-            if margin / difficulty <= self._quantile(name, level):
+            if margin / difficulty <= self._score(name, level):
                 fitting.append(name)
         return tuple(fitting)
+
+    def _score(self, name: str, level: float) -> float:
+        """Return the score of a class as `_quantile` does, which is computed once."""
+        if (name, level) not in self._scores:
+            self._scores[name, level] = self._quantile(name, level)
+        return self._scores[name, level]
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, float], float]:
+        return {}
 
     def _quantile(self, name: str, level: float, near: float | None = None) -> float:
         """Return the score that a share `level` of new molecules does not exceed.
