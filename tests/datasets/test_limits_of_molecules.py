@@ -58,7 +58,7 @@ def other_tautomers():
     differ = [k for k, change in enumerate(changes) if change > 1e-5]
     assert (len(differ), len(tested)) == (9, 152)
     assert [first[k].label for k in differ] == [second[k].label for k in differ]
-    assert np.mean([changes[k] for k in differ]) == pytest.approx(0.01, abs=0.005)
+    assert np.mean([changes[k] for k in differ]) == pytest.approx(0.02, abs=0.005)
 
 
 def salts_and_charges():
@@ -99,7 +99,7 @@ def hydrogens_bonds_and_perception():
 
 def resonance_forms():
     e = gx.explain("bace", "O=[N+]([O-])c1ccccc1", target="active")
-    assert e.relevance[[0, 2]] == pytest.approx([-0.29, -0.47], abs=0.005)
+    assert e.relevance[[0, 2]] == pytest.approx([-0.17, -0.40], abs=0.005)
 
 
 def racemates():
