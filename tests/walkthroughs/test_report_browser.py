@@ -164,7 +164,7 @@ def test_a_click_opens_the_ledger_methods_and_trust(page, explained):
     ledger = explained["aspirin"].ledger
     for value in (ledger.nodes, ledger.graph_token, ledger.output):
         assert figure(page, value) in text
-    for words in ("Use with care", "Gradient x Input", "Occlusion", "Nearest"):
+    for words in ("Do not rely on this prediction", "Gradient x Input", "Occlusion", "Nearest"):
         assert words in text
     page.hover('dialog svg.large circle[data-atom="0"]')
     page.wait("!byId('tip').hidden && byId('tip').closest('dialog') !== null")
@@ -440,7 +440,7 @@ def test_chosen_molecules_leave_as_a_table_that_runs_no_formula(page, explained,
     assert float(rows[0]["sum over atoms"]) == pytest.approx(
         explained["aspirin"].ledger.nodes, 1e-4
     )
-    assert rows[0]["trust"] == "caution"
+    assert rows[0]["trust"] == "warning"
     for row, name in zip(rows, ("aspirin", "silane", ATTACK), strict=True):
         value = explained[name].predictions[1].value
         assert float(row["pIC50"]) == pytest.approx(value, rel=1e-4)  # a number, not a sentence
