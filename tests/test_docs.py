@@ -277,17 +277,22 @@ def test_an_old_address_leads_to_a_section_that_is_there(monkeypatch):
 
 
 def test_the_exchanges_on_the_first_screen_are_those_of_the_live_report():
-    """It says what the model gives for fluorine and chlorine on a ring, and what was measured."""
+    """It says what the model gives for two exchanges, and what the measured one gave."""
     report = json.dumps(read_report(DOCS / "static" / "report.html"), ensure_ascii=False)
-    (f_measured, f_predicted), (cl_measured, cl_predicted) = (
-        re.search(
-            rf'"aromatic H to {halogen}".*?pIC50 .([\d.]+) in 1 pair.*?"pIC50: (\+[\d.]+)', report
-        ).groups()
-        for halogen in ("F", "chloro")
-    )
+    gained, chlorine = re.search(
+        r'"aromatic H to chloro".*?pIC50 .([\d.]+) in 1 pair.*?"pIC50: (\+[\d.]+)', report
+    ).groups()
+    alkyne = re.search(
+        r'C#CCH3, fluoro", "source"[^{}]*?"exchange never measured.*?"pIC50: (\+[\d.]+)', report
+    )[1]
     shown = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert f"a fluorine or a chlorine on a ring, for {f_predicted} and {cl_predicted}." in shown
-    assert f"chlorine gained {cl_measured}, fluorine lost {f_measured}." in shown
+    assert (
+        f"a chlorine on a ring, for {chlorine}, and another ring with an alkyne, for {alkyne}."
+        in shown
+    )
+    assert (
+        f"The first exchange was measured once, and gained {gained}; the second never was." in shown
+    )
 
 
 @pytest.mark.parametrize(
