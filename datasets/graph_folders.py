@@ -150,7 +150,8 @@ def _load_tensors(path: Path) -> StoredGraphs:
     for key, values in tensors.items():
         kind, _, name = key.partition(":")
         rows = counts.get(kind)
-        if not name.isidentifier() or rows is None or min(rows, default=0) < 0:
+        is_usable = name.isidentifier() and name != "num_nodes"
+        if not is_usable or rows is None or min(rows, default=0) < 0:
             raise GraphFolderError(f"{path}: {key!r} is no tensor of nodes, edges or graphs.")
         if len(rows) != len(graphs) or sum(rows) != len(values):
             raise GraphFolderError(f"{path}: {key!r} has {len(values)} rows, not {sum(rows)}.")

@@ -253,7 +253,8 @@ def test_a_split_of_graphs_says_how_many_of_them_each_part_has():
 
 def test_graphs_are_the_same_after_writing_and_reading(tmp_path):
     split = Split((0, 2), (1,), (3,))
-    for graphs in (numbers(5), motifs(3)):
+    named = [graph.clone().update({"read": graph.x, "shared": graph.x + 1}) for graph in numbers(5)]
+    for graphs in (numbers(5), motifs(3), named):
         stored = load_graphs(save_graphs(graphs, tmp_path, split))
         assert stored.split == split
         for before, after in zip(graphs, stored.graphs, strict=True):
@@ -275,6 +276,7 @@ def test_a_folder_that_does_not_fit_itself_is_refused(tmp_path):
         ({"num_nodes": torch.tensor([0.5])}, "must hold whole numbers"),
         ({"num_nodes": -tensors["num_nodes"]}, "no tensor of nodes"),
         ({"strange": torch.zeros(5)}, "'strange' is no tensor"),
+        ({"graph:num_nodes": torch.zeros(5)}, "'graph:num_nodes' is no tensor"),
         ({"split": torch.tensor([7] * 5)}, "split must hold"),
     ):
         save_file(tensors | change, path)
