@@ -5,7 +5,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import torch_geometric.data
+
 import graphxai
+import graphxai.learning.run
+from graphxai.learning.graphs.reading import TaskLike
 from graphxai.runtime.version import VERSION
 
 DOCS = Path(__file__).parent
@@ -53,6 +57,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# Training on a table imports no PyG, so two types in its signatures would stay text.
+graphxai.learning.run.Data = torch_geometric.data.Data
+graphxai.learning.run.TaskLike = TaskLike
 # Their sources do not list all keywords that their signatures show (see `with_keywords`), and
 # autodoc would look for the defaults there.
 for function in (graphxai.evaluate, graphxai.wrap):
