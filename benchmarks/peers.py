@@ -7,8 +7,8 @@ that tools that know no padding can take part. Every tool explains its output fo
 one thread and in turns. Captum, shap, zennit, LXT, exmol and PyG are compared if they are
 installed, and the script says which are not. Their methods differ in what they compute, and so in
 what they are worth. They belong in an environment of their own, as some bring libraries that
-graphxai does without. chemprop is not among them: it explains only its own networks, which are no
-transformers.
+graphxai does without. chemprop is not among them: it has no command that explains, and its networks
+are no transformers.
 """
 
 import argparse
