@@ -119,6 +119,20 @@ def test_the_output_and_the_shares_of_the_atoms_are_those_of_the_formula(model, 
     assert np.abs(exact.relevance[0].detach().numpy() - 2 * shares).max() < 1e-12
 
 
+@pytest.mark.parametrize("smiles", [*TRAINING[:4], *NEW])
+def test_a_molecule_without_a_gradient_has_the_similarities_of_one_with(model, smiles):
+    """Without one, levels are counted as bits; with one, they are a product of matrices."""
+    batch = model.collate([model.prepare(smiles).graph])
+    counts = batch.counts(model.embed(batch)[:, 1:, 0], None)
+    with torch.no_grad():
+        as_bits = model.similarities(counts, batch.columns)
+        faded = model.similarities(counts / 2, batch.columns)
+    as_product = model.similarities(counts.clone().requires_grad_(), batch.columns)
+    faded_too = model.similarities((counts / 2).requires_grad_(), batch.columns)
+    assert as_bits.equal(as_product.detach())
+    assert faded.equal(faded_too.detach())
+
+
 def test_the_posterior_mean_of_a_teacher_is_the_output_of_its_process():
     from graphxai.learning.teachers.gaussian_process import Process, similarity
 
