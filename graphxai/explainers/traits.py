@@ -57,6 +57,11 @@ class Traits:
         return not (self.needs_fitting or self.needs_process)
 
     @property
+    def is_quick(self) -> bool:
+        """Whether many graphs take a moment: the method makes one pass, perhaps with gradients."""
+        return self.cost in ("1 forward", Traits.cost)
+
+    @property
     def note(self) -> str:
         """What tables say of a method whose AUAC is no independent test, or ""."""
         if self.searches_curve:

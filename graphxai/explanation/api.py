@@ -192,9 +192,10 @@ def explain(
         return Explanations(explanations, labels=row_index(inputs))
 
     strict = is_strict(on_error, several)
-    shown: dict[str, Any] = {"progress": progress, "workers": workers}
+    how: dict[str, Any] = {"progress": progress, "workers": workers}
+    how["quick"] = explainer.traits.is_quick
     collected = collect(
-        map_inputs(model, values, computation, "explaining", collect, strict=strict, **shown)
+        map_inputs(model, values, computation, "explaining", collect, strict=strict, **how)
     )
     return collected if several else collected[0]
 

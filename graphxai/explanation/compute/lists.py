@@ -64,6 +64,7 @@ def map_inputs(
     strict: bool,
     progress: bool | None,
     workers: int | None = 1,
+    quick: bool = True,
     by: str = "",
 ) -> list[Result | None]:
     """Return the result of every input in order, or None for one that was left out.
@@ -73,6 +74,7 @@ def map_inputs(
         strict: whether to raise the first error. Otherwise a warning names the input.
         progress: whether to show a bar, see `runtime.progress.progress_bar`.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
+        quick: whether an input takes a moment, so that many are computed together.
         by: the model that warnings name, if several models have the same inputs.
 
     Raises:
@@ -80,7 +82,7 @@ def map_inputs(
             were not finished.
     """
     results: list[Result | None] = [None] * len(values)
-    pieces = list(in_pieces(values))
+    pieces = list(in_pieces(values, quick))
     # If the model draws random numbers, they must not depend on which process takes a piece.
     seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
     done = 0
