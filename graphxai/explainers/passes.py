@@ -13,10 +13,9 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.batching import fitting, num_fitting
+from graphxai.contract.batching import num_fitting
 from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_outputs
 from graphxai.contract.target import Target
@@ -36,6 +35,7 @@ from graphxai.rules.remainders import (
 from graphxai.rules.tape import DoesNotAddUp, Tape
 from graphxai.runtime.derived_values import DerivedValues
 from graphxai.runtime.notices import warn
+from graphxai.wrapping.removal import choices_runner, in_passes_by_size
 
 from .orders import Choices
 from .wrapped import forget_forward_pass, is_shared, share_of
@@ -306,7 +306,7 @@ def outputs_of_choices(
     The others are removed by the operator. `advance` is told how many choices each pass has.
     """
     tokens, bias = model.embed(batch), structural_bias(model, batch)
-    if bias is not None:
+    if isinstance(model, Graphormer) and bias is not None:
         return encode_parts(model, tokens, batch, keep[:], bias, operator)
     outputs = []
     for part in in_passes(batch, len(keep)):
@@ -323,7 +323,7 @@ def outputs_of_choices(
 
 
 def encode_parts(
-    model: ExplainableModel,
+    model: Graphormer,
     tokens: Tensor,
     batch: GraphBatch,
     keep: Tensor,
@@ -333,8 +333,7 @@ def encode_parts(
     """Compute a Graphormer's outputs (K, B, num_outputs) for K parts of each graph.
 
     Nothing is computed twice: a part that equals another one of its graph, such as one without a
-    node that is padding, takes that one's output. Passes are made of graphs of similar size,
-    without the padding of the batch.
+    node that is padding, takes that one's output.
 
     Args:
         tokens: the tokens of the batch (B, T, D).
@@ -342,41 +341,15 @@ def encode_parts(
         bias: the structural bias (B, H, T, T).
         operator: how the other nodes are removed, by a mask or by zeros as their tokens.
     """
-    sizes: list[int] = batch.num_nodes.tolist()
-    rows: list[tuple[int, Tensor]] = []
-    places: list[tuple[int, int, Tensor]] = []
-    for graph in sorted(range(len(sizes)), key=sizes.__getitem__):
-        parts, place = keep[:, graph, : sizes[graph]].unique(dim=0, return_inverse=True)
-        places.append((graph, len(rows), place))
-        rows += [(graph, part) for part in parts]
-    passes = fitting([len(part) + 1 for _, part in rows])
-    outputs = torch.cat(
-        [_encode_rows(model, tokens, batch, rows[some], bias, operator) for some in passes]
-    )
-    result = outputs.new_empty(*keep.shape[:2], outputs.shape[-1])
-    for graph, first, place in places:
-        result[:, graph] = outputs[first + place]
-    return result
-
-
-def _encode_rows(
-    model: ExplainableModel,
-    tokens: Tensor,
-    batch: GraphBatch,
-    rows: list[tuple[int, Tensor]],
-    bias: Tensor,
-    operator: Operator,
-) -> Tensor:
-    """Compute the outputs (R, num_outputs) of R parts, each with the number of its graph."""
-    kept = pad_sequence([part for _, part in rows], batch_first=True)  # (R, N)
-    graphs, t = [graph for graph, _ in rows], kept.shape[1] + 1
-    shared = graphs[0] == graphs[-1]  # one graph needs no copies of its bias
-    pairs = bias[graphs[:1], :, :t, :t].expand(len(rows), -1, -1, -1) if shared else None
-    pairs = bias[graphs, :, :t, :t] if pairs is None else pairs
-    if operator == "mask":
-        return encode(model, tokens[graphs, :t], batch, kept, pairs)
-    stays = F.pad(kept, (1, 0), value=True)
-    return encode(model, tokens[graphs, :t] * stays[..., None], batch, bias=pairs)
+    parts, places, count = [], [], 0
+    for graph, n in enumerate(batch.num_nodes.tolist()):
+        of_graph, place = keep[:, graph, :n].unique(dim=0, return_inverse=True)
+        parts.append(of_graph)
+        places.append(count + place)
+        count += len(of_graph)
+    run = choices_runner(model, batch, tokens, bias, operator)
+    outputs = in_passes_by_size(run, parts, operator)
+    return torch.stack([outputs[place] for place in places], dim=1)
 
 
 def in_passes(batch: GraphBatch, variants: int) -> Iterator[slice]:

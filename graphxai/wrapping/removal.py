@@ -181,11 +181,7 @@ def _outputs_of_many(
         return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
-    owner, kept = _choices(keeps)
-    whole = torch.tensor([keep.shape[1] + 1 for keep in keeps])[owner]
-    tokens = whole if operator in ("zero", "resample") else kept.sum(1)
-    run = _runner(model, graphs, operator, resampling)
-    outputs = _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
+    outputs = in_passes_by_size(_runner(model, graphs, operator, resampling), keeps, operator)
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
@@ -228,18 +224,21 @@ def _thinned(model: Any, data: Data, choice: Tensor) -> Data:
     return StructureEncoding.from_config(model.config)(whole)
 
 
-def _choices(keeps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Join the choices (K, N) of nodes of several graphs into P choices of tokens.
+def in_passes_by_size(
+    run: Callable[[Tensor, Tensor], Tensor], keeps: Sequence[Tensor], operator: Operator
+) -> Tensor:
+    """Return the outputs (P, C) of all choices (K, N) of the nodes of several graphs.
 
-    Returns:
-        The number of each choice's graph (P,), and the choices (P, T), which are True at the tokens
-        that stay and at the graph token, and False at padding.
+    Choices with similar numbers of tokens share a pass. `run` computes it from the numbers of their
+    graphs (R,) and the tokens (R, T), True at those that stay and False at padding.
     """
+    widths = torch.tensor([keep.shape[1] + 1 for keep in keeps])
     counts = torch.tensor([len(keep) for keep in keeps])
-    widest = max(keep.shape[1] for keep in keeps)
-    kept = torch.cat([F.pad(keep.cpu(), (1, widest - keep.shape[1])) for keep in keeps])
-    kept[:, 0] = True
-    return torch.arange(len(keeps)).repeat_interleave(counts), kept
+    owner, most = torch.arange(len(keeps)).repeat_interleave(counts), int(widths.max())
+    kept = torch.cat([F.pad(keep.cpu(), (1, most - 1 - keep.shape[1])) for keep in keeps])
+    kept[:, 0] = True  # the graph token
+    tokens = widths[owner] if operator in ("zero", "resample") else kept.sum(1)
+    return _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
 
 
 def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -273,7 +272,17 @@ def _runner(
     bias = model.bias(batch)  # (G, H, T, T)
     if resampling is not None:
         return _resampler(model, graphs, batch, bias, resampling)
-    tokens = model.embed(batch)  # (G, T, D)
+    return choices_runner(model, batch, model.embed(batch), bias, operator)
+
+
+def choices_runner(
+    model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, operator: Operator
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function like that of `_runner`, which removes by masks or zeros.
+
+    Tokens are (G, T, D), and the bias is (G, H, T, T).
+    """
+    device = tokens.device
 
     def zeroed(owner: Tensor, kept: Tensor) -> Tensor:
         owner, kept = owner.to(device), kept.to(device)
