@@ -72,7 +72,7 @@ class Input:
     mirrored: "Input | None" = None
     isomers: "tuple[Input, ...]" = ()
 
-    @cached_property
+    @property  # not cached, for a cycle of references would keep each row of a long table
     def passes(self) -> "tuple[Input, ...]":
         """The inputs over which results are the mean: each isomer, with its mirror image."""
         images = (self,) if self.mirrored is None else (self, self.mirrored)

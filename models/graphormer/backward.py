@@ -153,16 +153,20 @@ def _norm(norm: LayerNorm, x: Tensor, rules: Rules) -> tuple[Tensor, NormBack]:
         def with_constant_scale(
             gradient: Tensor, weight: Tensor | None, ledger: RunningShares
         ) -> Tensor:
+            if (
+                weight is not None
+                and weight.dim() == 2
+                and gradient.shape[:-1].numel() < len(weight)  # few tokens
+                and not ledger.prepared.watched
+            ):
+                gradient, weight = gradient @ weight, None
             if weight is None:
                 ledger.add_bias(norm.bias, gradient)
                 gradient = gradient * norm.weight
                 return gradient.sub_(gradient.mean(-1, keepdim=True)).mul_(scale)
-            is_map, rows = weight.dim() == 2, gradient.shape[:-1].numel()
-            if is_map and rows < len(weight) and not ledger.prepared.watched:  # few tokens
-                return with_constant_scale(gradient @ weight, None, ledger)
             centre = partial(_with_constants_of, norm, weight)
             centred, shift = (
-                ledger.prepared.once((norm, id(weight)), centre) if is_map else centre()
+                ledger.prepared.once((norm, id(weight)), centre) if weight.dim() == 2 else centre()
             )
             ledger.add_bias(shift, gradient)
             return (gradient @ centred).mul_(scale)

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import gc
 import io
 import json
 import math
@@ -54,6 +55,25 @@ def explained(model, table, out, **options):
 
 def contents(folder):
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("run", ["predicted", "explained"])
+def test_no_row_of_a_long_table_waits_for_a_search_for_garbage(model, tmp_path, run):
+    """The command line searches rarely, so memory would grow by each row until then."""
+    garbage = {}
+    for count in (4, 4, 40):  # the first run also prepares what later ones use
+        table = write_table(tmp_path / "t.csv", *("C" * k + "O" for k in range(1, count + 1)))
+        gc.collect()
+        gc.disable()
+        try:
+            if run == "predicted":
+                predict_table(model, table, io.StringIO())
+            else:
+                explained(model, table, tmp_path / f"{len(garbage)}-{count}")
+            garbage[count] = gc.collect()
+        finally:
+            gc.enable()
+    assert garbage[40] == garbage[4]
 
 
 def test_a_structure_that_cannot_be_written_is_rejected_and_the_run_goes_on(model, tmp_path):
