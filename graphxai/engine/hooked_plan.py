@@ -23,7 +23,7 @@ from graphxai.engine.autograd_graph import (
 )
 from graphxai.engine.flow_queries import ancestors, factors_of
 from graphxai.engine.ledger import Addition, nonlinearities
-from graphxai.engine.plan import ReplayPlan, make_plans
+from graphxai.engine.plan import ReplayPlan, Roles, make_plans
 from graphxai.engine.replay import apply_custom_rule
 from graphxai.engine.request import PassRequest
 from graphxai.engine.role_finder import find_roles
@@ -67,8 +67,7 @@ def _multiplying(
 ) -> dict[int, set[int]]:
     """Return, by operation, the added constants that it reads without adding them to a signal.
 
-    A look-up of bonds, or a tied parameter, may also multiply a signal, or be a part of another
-    constant, which has a share of its own. No gradient must reach it there.
+    No gradient must reach them there: they multiply, or are parts of another constant with a share.
     """
     ends = {a.node if a.kind in ("lookup", "computed") else a.parameter for a in additions}
     computed = {a.node for a in additions if a.kind == "computed"}
@@ -89,12 +88,12 @@ def _multiplying(
 
 def can_be_hooked(plan: ReplayPlan, op: Op, node: Node) -> bool:
     """Whether a hook can follow the rule that is in force for an operation, if there is one."""
-    if op.number in plan.custom:
-        return _has_input(node)
-    rule = plan.built_in.get(op.number)
-    if rule is None or (rule.backward is not None and op.name not in kinds.SAVE_RESULTS):
+    custom, rule = op.number in plan.custom, plan.built_in.get(op.number)
+    of_node = rule is not None and rule.backward is not None and op.name not in kinds.SAVE_RESULTS
+    if not custom and (rule is None or of_node):
         return True
-    return _has_input(node) and len(node._input_metadata) == 1 == len(node.next_functions)
+    has_input = hasattr(node, "_saved_self") or "self" in node.metadata  # as `ValueKeeper` gives it
+    return has_input and (custom or len(node._input_metadata) == 1 == len(node.next_functions))
 
 
 def _by_rule(to_input: ToInput) -> Hook:
@@ -110,11 +109,6 @@ def _by_rule(to_input: ToInput) -> Hook:
 
 def _by_way_back(backward: Callable[[Node, BoundOperation], ToInput], node: Node) -> Hook:
     return _by_rule(backward(node, bound_operation(node)))
-
-
-def _has_input(node: Node) -> bool:
-    """Whether a node has saved its first argument, or was given it."""
-    return hasattr(node, "_saved_self") or "self" in node.metadata
 
 
 def _by_function(function: Function, rules: Rules, custom: str | None, node: Node) -> Hook:
@@ -188,35 +182,32 @@ class HookedPlan:
     """How relevance passes through all graphs of one structure.
 
     Args:
+        trace: the list of the pass for which the plan was made.
         plan: what relevance passes through, and the roles that decide it.
         hooks: what is done at the nodes.
-        places: for each operation, the place of its node in the graph.
-        results: for each value, the place of its node and the number of the result.
         additions: the parameters that are added to signals.
-        numbers: the places of nodes that have saved a single number, with the attribute's name.
         exact: whether no operation computed in less than single precision.
-        alike: groups of nodes on the same values, each with the pattern of equal settings among
-            them, on which the roles depend.
+        patterns: for each group of `roles.alike`, which of its operations have equal settings.
     """
 
+    trace: GraphTrace
     plan: ReplayPlan
     hooks: tuple[HookAt, ...]
-    places: tuple[int, ...]
-    results: Mapping[int, tuple[int, int]]
     additions: tuple[Addition, ...]
-    numbers: tuple[tuple[int, str], ...]
     exact: bool
-    alike: tuple[tuple[tuple[int, ...], list[int]], ...]
+    patterns: list[list[int]]
 
     def fits(self, graph: AutogradGraph) -> bool:
         """Whether a graph of the same structure has the same roles."""
-        for test, first, second, answer in self.plan.roles.size_comparisons:
-            places = (self.results[value] for value in (first, second))
-            if test(*(shape_of((graph.nodes[p], number)) for p, number in places)) != answer:
+        trace, roles = self.trace, self.plan.roles
+        for test, first, second, answer in roles.size_comparisons:
+            results = (trace.results[value] for value in (first, second))
+            if test(*(shape_of((graph.nodes[place], k)) for place, k in results)) != answer:
                 return False
-        if any(getattr(graph.nodes[place], f"_saved_{name}").dim() for place, name in self.numbers):
+        nodes = ((graph.nodes[trace.places[op]], name) for op, name in trace.numbers.items())
+        if any(getattr(node, f"_saved_{name}").dim() for node, name in nodes):
             return False
-        return all(_pattern(graph, group) == pattern for group, pattern in self.alike)
+        return _patterns(graph, trace, roles) == self.patterns
 
 
 def hook_by_plan(
@@ -237,7 +228,7 @@ def hook_by_plan(
             del plans[next(iter(plans))]
         plans[key] = plan
     for number, hook_of in plan.hooks:
-        node = graph.nodes[plan.places[number]]
+        node = graph.nodes[plan.trace.places[number]]
         node.register_hook(hook_of(node))
     return plan
 
@@ -267,23 +258,16 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
         if op.name in _TIES:
             raise Opaque("a maximum along an axis, in which ties share relevance", op.name)
     additions = tuple(dict.fromkeys(_additions(request, trace, plan)))
-    alike = tuple(
-        (group, _pattern(graph, group))
-        for numbers in roles.alike
-        for group in [tuple(trace.places[number] for number in numbers)]
-    )
     hooks = tuple(hooks_of(plan, _multiplying(trace, plan, additions)))
-    places = tuple(trace.places)
-    numbers = tuple((places[number], name) for number, name in trace.numbers.items())
     types = {node._input_metadata[0].dtype for node in graph.nodes}
     exact = types.isdisjoint((torch.bfloat16, torch.half))
-    return HookedPlan(plan, hooks, places, trace.results, additions, numbers, exact, alike)
+    return HookedPlan(trace, plan, hooks, additions, exact, _patterns(graph, trace, roles))
 
 
-def _pattern(graph: AutogradGraph, group: tuple[int, ...]) -> list[int]:
-    """Return which of some nodes have equal settings."""
-    settings = [graph.settings(place) for place in group]
-    return [settings.index(setting) for setting in settings]
+def _patterns(graph: AutogradGraph, trace: GraphTrace, roles: Roles) -> list[list[int]]:
+    """Return for each group of operations on the same values which of them have equal settings."""
+    groups = ([graph.settings(trace.places[number]) for number in group] for group in roles.alike)
+    return [[settings.index(setting) for setting in settings] for settings in groups]
 
 
 def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[Addition]:
