@@ -153,7 +153,7 @@ def in_order(root: Node, inputs: Mapping[Node, int]) -> dict[Node, tuple[Edge, .
     return ordered
 
 
-class ValueKeeper(TorchDispatchMode):
+class ValueKeeper(TorchDispatchMode, TorchFunctionMode):
     """Keeps, during a pass, what nodes of its graph do not save.
 
     These are the inputs of operations whose nodes save their results alone, the results of the
@@ -167,16 +167,54 @@ class ValueKeeper(TorchDispatchMode):
     def __init__(self, codes: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._inputs: dict[int, tuple[Tensor, int]] = {}  # by address of the result
-        self._calls = _KeptCalls(codes)
+        self._results: dict[Node, tuple[Tensor, int]] = {}
+        self._numbers: dict[Node, float] = {}  # that are added
+        # what becomes of codes, by address: kept, so that no other tensor gets the address
+        self._of_codes = {t.data_ptr(): (name, t, t._version) for name, t in codes.items()}
+        self._exited = False
 
     def __enter__(self) -> "ValueKeeper":
-        self._calls.__enter__()
-        super().__enter__()
+        TorchFunctionMode.__enter__(self)
+        TorchDispatchMode.__enter__(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._calls.__exit__(*error)
+        TorchDispatchMode.__exit__(self, *error)
+        TorchFunctionMode.__exit__(self, *error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function from Python, and keep what it results in."""
+        out = func(*args, **(kwargs or {}))
+        self._exited = self._exited or getattr(func, "__name__", "") in EXITS
+        if isinstance(out, Tensor) and (node := out.grad_fn) is not None:
+            self._results[node] = out.detach(), out._version
+            kind = kinds.NODES_OF_GRAPH.get(node.name())
+            if kind is not None and kind.name in kinds.ADDITIONS and len(args) == 2:
+                number = args[1] if isinstance(args[0], Tensor) else args[0]
+                if isinstance(number, float | int) and not kwargs:
+                    self._numbers[node] = number * kinds.OPERATIONS[kind.name].scales(1)[1]
+        elif isinstance(out, Tensor) and (
+            name := self._codes_behind(func, out, (*args, *(kwargs or {}).values()))
+        ):
+            self._of_codes[out.data_ptr()] = name, out, out._version
+        return out
+
+    def _codes_behind(self, func: Any, out: Tensor, args: tuple[Any, ...]) -> str:
+        """Return the attribute whose rows became those of a result, "" if none is known to."""
+        if getattr(func, "__name__", "") not in kinds.KEEP_ROWS:
+            return ""
+        if func.__name__ == "__getitem__":
+            chosen = args[1] if type(args[1]) is tuple else (args[1],)
+            if chosen[0] is not Ellipsis and chosen[0] != slice(None):
+                return ""
+        tensors = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])
+                   if isinstance(x, Tensor)]  # fmt: skip
+        origins = [self._of_codes.get(x.data_ptr(), ("", x, -1)) for x in tensors]
+        names = {
+            name if version == x._version and len(x) == len(out) else ""
+            for x, (name, _, version) in zip(tensors, origins, strict=True)
+        }
+        return names.pop() if len(names) == 1 and out.dim() else ""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -204,7 +242,7 @@ class ValueKeeper(TorchDispatchMode):
 
         Raises Opaque if it was not kept, or was written to since.
         """
-        x, version = self._calls.results.get(node, (None, 0))
+        x, version = self._results.get(node, (None, 0))
         if x is None or x._version != version:
             raise Opaque("a constant that is computed", node.name())
         return x
@@ -215,7 +253,7 @@ class ValueKeeper(TorchDispatchMode):
         Raises Opaque if the constant is not known to be made so.
         """
         saved: Tensor = getattr(node, f"_saved_{saved_as}")
-        name, kept, version = self._calls.of_codes.get(saved.data_ptr(), ("", saved, 0))
+        name, kept, version = self._of_codes.get(saved.data_ptr(), ("", saved, 0))
         alike = kept.shape[:1] == saved.shape[:1] and kept.stride()[:1] == saved.stride()[:1]
         if not name or not alike or saved._version != version:
             kind = kinds.NODES_OF_GRAPH[node.name()].name
@@ -227,53 +265,7 @@ class ValueKeeper(TorchDispatchMode):
 
         A number may have been computed from the nodes if any tensor was turned into one.
         """
-        return 0.0 if self._calls.exited else self._calls.numbers.get(node, 0.0)
-
-
-class _KeptCalls(TorchFunctionMode):
-    """Keeps what the functions that are called from Python result in, by their nodes."""
-
-    def __init__(self, codes: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.results: dict[Node, tuple[Tensor, int]] = {}
-        self.numbers: dict[Node, float] = {}  # that are added
-        # what becomes of codes, by address: kept, so that no other tensor gets the address
-        self.of_codes = {t.data_ptr(): (name, t, t._version) for name, t in codes.items()}
-        self.exited = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.exited = self.exited or getattr(func, "__name__", "") in EXITS
-        if isinstance(out, Tensor) and (node := out.grad_fn) is not None:
-            self.results[node] = out.detach(), out._version
-            kind = kinds.NODES_OF_GRAPH.get(node.name())
-            if kind is not None and kind.name in kinds.ADDITIONS and len(args) == 2:
-                number = args[1] if isinstance(args[0], Tensor) else args[0]
-                if isinstance(number, float | int) and not kwargs:
-                    scales = kinds.OPERATIONS[kind.name].scales
-                    self.numbers[node] = number * (scales(1)[1] if scales else 1)
-        elif isinstance(out, Tensor) and (
-            name := self._codes_behind(func, out, (*args, *(kwargs or {}).values()))
-        ):
-            self.of_codes[out.data_ptr()] = name, out, out._version
-        return out
-
-    def _codes_behind(self, func: Any, out: Tensor, args: tuple[Any, ...]) -> str:
-        """Return the attribute whose rows became those of a result, "" if none is known to."""
-        if getattr(func, "__name__", "") not in kinds.KEEP_ROWS:
-            return ""
-        if func.__name__ == "__getitem__":
-            chosen = args[1] if type(args[1]) is tuple else (args[1],)
-            if chosen[0] is not Ellipsis and chosen[0] != slice(None):
-                return ""
-        tensors = [x for arg in args for x in (arg if isinstance(arg, list | tuple) else [arg])
-                   if isinstance(x, Tensor)]  # fmt: skip
-        origins = [self.of_codes.get(x.data_ptr(), ("", x, -1)) for x in tensors]
-        names = {
-            name if version == x._version and len(x) == len(out) else ""
-            for x, (name, _, version) in zip(tensors, origins, strict=True)
-        }
-        return names.pop() if len(names) == 1 and out.dim() else ""
+        return 0.0 if self._exited else self._numbers.get(node, 0.0)
 
 
 class _TraceWriter:

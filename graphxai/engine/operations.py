@@ -48,7 +48,7 @@ class Operation:
     index: int | None = None
     source: int | None = None
     axis: int = 1
-    scales: Callable[[float], tuple[float, float]] | None = None
+    scales: Callable[[float], tuple[float, float]] = lambda alpha: (1, 1)
     called: str = ""
     saves: tuple[Saved | None, ...] = ()
     parts: Callable[..., Any] | None = None

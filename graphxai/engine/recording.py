@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from contextlib import ExitStack, closing, contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from graphxai.engine.trace import (
     not_followed,
 )
 from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
+from graphxai.runtime.scope import Blocks
 
 
 class RecordedTrace(Trace):
@@ -39,7 +40,7 @@ class RecordedTrace(Trace):
         return self.listing(find_roles(self).notes())
 
 
-class Recording(TorchDispatchMode):
+class Recording(TorchDispatchMode, TorchFunctionMode):
     """A pass being recorded in this thread, from `begin` to `end`.
 
     Args:
@@ -73,10 +74,11 @@ class Recording(TorchDispatchMode):
             self._begin(self._slot(tensor), 1 << k)
         if (draws := current_draws()) is not None:
             draws.begin()
-        _recording.count = getattr(_recording, "count", 0) + 1
-        self._open.callback(lambda: setattr(_recording, "count", _recording.count - 1))
-        for block in (torch.set_grad_enabled(self._graded), _PythonCalls(self), self):
+        for block in (_recording.block(True), torch.set_grad_enabled(self._graded)):
             self._open.enter_context(block)
+        TorchFunctionMode.__enter__(self)
+        self._open.push(partial(TorchFunctionMode.__exit__, self))
+        self._open.enter_context(self)
 
     def end(self, output: Any) -> Trace:
         """Stop recording, and find out where gradients flow and which tensors were written to."""
@@ -101,8 +103,8 @@ class Recording(TorchDispatchMode):
             trace.memory.unstable.difference_update(ref.slot for ref in trace.ops[number].makes)
         return trace
 
-    def abandon(self) -> None:
-        """Stop recording after an error."""
+    def close(self) -> None:
+        """Stop recording, also after an error."""
         self._open.close()
 
     # -- what the model does -------------------------------------------------------------------
@@ -125,24 +127,22 @@ class Recording(TorchDispatchMode):
             self._stack.pop()
             self._within = self._within.outer or RunningModule("")
 
-    def leaves(self, tensor: Any) -> None:
-        """Record that a value leaves PyTorch."""
-        trace = self.trace
-        slot = trace.memory.slots.get(id(tensor))
-        if (
-            slot is not None
-            and trace.flow.depends[trace.memory.latest[slot]] & 1
-            and trace.first_exit is None
-        ):
-            trace.first_exit = len(trace.ops)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note values that leave PyTorch, and random numbers, in calls from Python.
 
-    def refuse_nested(self) -> None:
-        """Raise ValueError before PyTorch ends the process at an error within a nested tensor."""
-        raise not_followed("a nested tensor", self._within.path)
-
-    def draws(self, name: str) -> None:
-        """Note that the running module draws random numbers."""
-        self.trace.random_calls.add((self._within.path, name))
+        As long as this is active, PyTorch's layers do not use their kernels for inference.
+        """
+        name, kwargs, trace = name_of(func), kwargs or {}, self.trace
+        if any(kind.__name__ == "NestedTensor" for kind in types):
+            # an error within a nested tensor would end the process
+            raise not_followed("a nested tensor", self._within.path)
+        if getattr(func, "__name__", "") in EXITS and trace.first_exit is None:
+            slot = trace.memory.slots.get(id(args[0]))
+            if slot is not None and trace.flow.depends[trace.memory.latest[slot]] & 1:
+                trace.first_exit = len(trace.ops)
+        if name in DRAWING and draws_numbers(name, args, kwargs):
+            trace.random_calls.add((self._within.path, name))
+        return func(*args, **kwargs)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -296,13 +296,11 @@ def recording(
 ) -> Iterator[Callable[[Any], Trace]]:
     """Record a pass within the block. The yielded function ends it and returns its trace."""
     mode = Recording(model, inputs, graded)
-    with ExitStack() as hooks:
-        for handle in (
-            register_module_forward_pre_hook(mode.enter),
-            register_module_forward_hook(mode.leave, always_call=True),
-        ):
-            hooks.callback(handle.remove)
-        hooks.callback(mode.abandon)
+    with (
+        register_module_forward_pre_hook(mode.enter),
+        register_module_forward_hook(mode.leave, always_call=True),
+        closing(mode),
+    ):
         mode.begin()
         yield mode.end
 
@@ -321,9 +319,6 @@ def memory_of(tensor: Tensor) -> int:
         return -id(tensor)
 
 
-# -- calls from Python -----------------------------------------------------------------------------
-
-
 # the underscores tell `float(x)` from `x.float()`, which stays within PyTorch
 EXITS = {"tolist", "numpy", "__array__", "item", "__float__", "__dlpack__"}
 
@@ -335,30 +330,9 @@ def name_of(func: Any) -> str:
     return name.strip("_") + ("_" if name.endswith("_") and not name.endswith("__") else "")
 
 
-class _PythonCalls(TorchFunctionMode):
-    """Reports values that leave PyTorch, and random numbers, to a recording.
-
-    As long as it is active, PyTorch's layers do not use their kernels for inference.
-    """
-
-    def __init__(self, mode: Any) -> None:
-        super().__init__()
-        self._mode = mode
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = name_of(func), kwargs or {}
-        if any(kind.__name__ == "NestedTensor" for kind in types):
-            self._mode.refuse_nested()
-        if getattr(func, "__name__", "") in EXITS:
-            self._mode.leaves(args[0])
-        if name in DRAWING and draws_numbers(name, args, kwargs):
-            self._mode.draws(name)
-        return func(*args, **kwargs)
-
-
-_recording = threading.local()
+_recording: Blocks[bool] = Blocks("graphxai_recording", False)
 
 
 def is_recording() -> bool:
     """Whether a pass is being recorded in this thread."""
-    return getattr(_recording, "count", 0) > 0
+    return _recording.get()

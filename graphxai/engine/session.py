@@ -6,7 +6,7 @@ code.
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -89,17 +89,14 @@ def intercepted(model: nn.Module, *, layout: NodeLayout | None = None) -> Iterat
     if not isinstance(model, nn.Module):
         raise TypeError(f"rules act on a torch.nn.Module, not on {type(model).__name__}.")
     interceptor = _Interceptor(model, layout)
-    handles = (
+    with (
+        closing(interceptor),
         register_module_forward_pre_hook(interceptor.before),
         register_module_forward_hook(interceptor.after, always_call=True),
-    )
-    try:
-        with uncompiled(model), _interceptors.block(interceptor):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        interceptor.end()
+        uncompiled(model),
+        _interceptors.block(interceptor),
+    ):
+        yield
 
 
 @contextmanager
@@ -186,7 +183,7 @@ class _Interceptor:
         recording, self._recording = self._recording, None
         with self._during_call:
             if output is None:  # the call failed
-                recording.abandon()
+                recording.close()
                 return None
             trace = recording.end(output)
         name, tape = type(self._model).__name__, current_tape()
@@ -203,10 +200,10 @@ class _Interceptor:
         warn_of_nonlinearities(name, plan, self._warned)
         return Replay(plan, {slot: trace.memory.tensors[slot] for slot in trace.inputs}).output()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop recording, in case a call is still running."""
         if self._recording is not None:
-            self._recording.abandon()
+            self._recording.close()
             self._recording = None
         self._during_call.close()
 

@@ -166,9 +166,7 @@ def added(call: PositiveCall) -> Tensor:
     """Pass relevance through `u + v` or `u - v`, broadcast to one shape, by the addition rule."""
     if (centred := call.context.centred(call.op, call.inputs)) is not None:
         return unchanged(call.only(centred))
-    alpha = call.kwargs.get("alpha", 1)
-    of_terms = OPERATIONS[call.op.name].scales
-    scales = of_terms(alpha) if of_terms else (1, 1)
+    scales = OPERATIONS[call.op.name].scales(call.kwargs.get("alpha", 1))
     u, v = call.op.args[:2]
     if type(u) is type(v) and u != v and len(call.inputs) == 2:
         terms = [call.tensors[ref.value] * scale for ref, scale in zip((u, v), scales, strict=True)]
