@@ -51,7 +51,7 @@ class FlowQueries:
     ) -> None:
         self.trace, self.live = trace, live
         self._first_equal, self._size_comparisons = first_equal, size_comparisons
-        self._behind: dict[tuple[int, int], set[int]] = {}
+        self._behind: dict[tuple[int, frozenset[str]], set[int]] = {}
         self._roots: dict[int, int] = {}
         self._products: dict[int, list[Op]] = {}
         self.reads = [[ref.value for ref in op.reads if live[ref.value]] for op in trace.ops]
@@ -85,17 +85,14 @@ class FlowQueries:
             self._roots[value] = self._first_equal[root]
         return self._roots[value]
 
-    def behind(self, value: int, through: Set[str]) -> set[int]:
-        """Return all live values that this one is made of by operations in `through`.
-
-        `through` is one of this file's constants, because results are kept by its `id`.
-        """
-        key = (self._first_equal[value], id(through))
+    def behind(self, value: int, through: frozenset[str]) -> set[int]:
+        """Return all live values that this one is made of by operations in `through`."""
+        key = (self._first_equal[value], through)
         if key not in self._behind:
             self._behind[key] = set(self.back(value, through, lambda _: False))
         return self._behind[key]
 
-    def makers(self, value: int, through: Set[str]) -> list[Op]:
+    def makers(self, value: int, through: frozenset[str]) -> list[Op]:
         """Return the operations that made the values from which this one was made."""
         ops = map(self.trace.op_of, self.behind(value, through))
         return [op for op in ops if op is not None]
@@ -113,22 +110,6 @@ class FlowQueries:
             return map(self._first_equal.__getitem__, self.reads[op.number] if goes_on else ())
 
         return ancestors(self.trace, self._first_equal[value], further)
-
-    def users(self, value: int, through: Set[str]) -> Iterator[tuple[Op, set[int]]]:
-        """Yield operations that read a value, or what operations in `through` make of it.
-
-        With each comes the set of the values that were made of it.
-        """
-        derived, todo = {value}, [value]
-        while todo:
-            for number in self.trace.flow.uses[todo.pop()]:
-                op = self.trace.ops[number]
-                if op.name in through:
-                    new = {ref.value for ref in op.makes} - derived
-                    derived |= new
-                    todo.extend(new)
-                else:
-                    yield op, derived
 
     def are_summed_in(self, below: int, candidates: Iterable[int]) -> int | None:
         """Return the first candidate whose entries are summed in a divisor, or None."""
@@ -246,6 +227,23 @@ def ancestors(
             new = set(further(value, op)) - visited
             visited |= new
             todo.extend(new)
+
+
+def users(trace: Trace, value: int, through: Set[str]) -> Iterator[tuple[Op, set[int]]]:
+    """Yield operations that read a value, or what operations in `through` make of it.
+
+    With each comes the set of the values that were made of it.
+    """
+    derived, todo = {value}, [value]
+    while todo:
+        for number in trace.flow.uses[todo.pop()]:
+            op = trace.ops[number]
+            if op.name in through:
+                new = {ref.value for ref in op.makes} - derived
+                derived |= new
+                todo.extend(new)
+            else:
+                yield op, derived
 
 
 def first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:

@@ -39,7 +39,7 @@ from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS
 from graphxai.engine.recorded_pass import ExplainedPass, explained, run_recorded, unseen_constants
-from graphxai.engine.request import PassMemory, PassRequest, requiring_gradients
+from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gradients
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
 from graphxai.rules.conservative import Rules, conservative, current_tape, record
@@ -68,12 +68,13 @@ class AddedConstant(NamedTuple):
 
     def share_by_graph(self, request: PassRequest, gradient: Tensor) -> Tensor:
         """Return the share (B,) of a constant whose rows belong to graphs."""
-        by_entry, count = self.value * gradient, len(request.layout.mask)
-        by_row = by_entry.detach().flatten(1).sum(1) if self.value.dim() > 1 else by_entry.detach()
-        graphs = None if self.rows_of is None else request.graphs_of(self.rows_of)
+        assert self.rows_of is not None
+        by_row, count = (self.value * gradient).detach(), len(request.layout.mask)
+        by_row = by_row.flatten(1).sum(1) if by_row.dim() > 1 else by_row
         if self.rows_of == OUTPUTS:  # a graph without nodes may come last
-            by_row, graphs = by_row[:count], torch.arange(count, device=by_row.device)
-        elif graphs is None:
+            return by_row[:count]
+        graphs = request.graphs_of(self.rows_of)
+        if graphs is None:
             graphs = torch.zeros(len(by_row), dtype=torch.long, device=by_row.device)
         return by_row.new_zeros(count).index_add(0, graphs, by_row)
 
@@ -85,12 +86,7 @@ def _added_constants(
     edges: dict[str, GradientEdge],
     keeper: ValueKeeper | None,
 ) -> Iterator[AddedConstant]:
-    """Yield what a pass adds to signals.
-
-    Args:
-        edges: those to the attributes that gradients lead to, by name.
-        keeper: kept the results of the pass, if the plan needs them.
-    """
+    """Yield what a pass adds to signals. `edges` lead to the attributes that have gradients."""
     for name, edge_of_input in edges.items():
         yield AddedConstant(name, request.others[name].detach(), edge_of_input, name)
     for kind, parameter, place, lookups, converted, by_row in plan.additions:
@@ -155,12 +151,7 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
 def _difference(
     hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor, exact: bool = True
 ) -> str | None:
-    """Say in what a pass by hooks and a recorded pass differ, or return None if they agree.
-
-    Args:
-        weighted_outputs: (B, C).
-        exact: whether no operation computed in less than single precision.
-    """
+    """Say in what a pass by hooks and a recorded pass differ, or return None if they agree."""
     gradient = recorded.gradient
     limit = TOLERANCE * torch.finfo(gradient.dtype).eps * gradient.abs().max()
     if not bool(((hooked.gradient - gradient).abs() <= limit).all()):
@@ -190,15 +181,7 @@ _proved: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each agreed with a
 
 @dataclass(frozen=True, eq=False)
 class _HookedPass:
-    """A pass whose autograd graph has hooks.
-
-    Args:
-        rows: the rows of the nodes that went into the model.
-        outputs: what the model returned, (B, C).
-        plan: by which relevance passes back.
-        added: what the pass adds to signals.
-        beside_empty: whether the pass ran beside a graph without nodes.
-    """
+    """A pass whose autograd graph has hooks: its rows of nodes, and outputs (B, C) by a plan."""
 
     request: PassRequest
     rows: Tensor
@@ -245,11 +228,11 @@ class _HookedPass:
                 raise DoesNotAddUp
             return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
 
+        def give_up(reason: str) -> None:
+            request.memory.note_failure(rules, Opaque(reason), TRIES)
+
         several = divides and len(request.layout.mask) > 1
-        give_up = request.memory.give_up
-        return DeferredShares(
-            [c.leaf for c in added], shares, several, lambda reason: give_up(rules, Opaque(reason))
-        )
+        return DeferredShares([c.leaf for c in added], shares, several, give_up)
 
     def adds_up(self, rules: Rules) -> bool:
         """Whether relevance and shares sum to the output, so precisely that this is a proof."""
@@ -263,7 +246,7 @@ def _note_failure(memory: PassMemory, beside_empty: bool, rules: Rules, why: Opa
     elif beside_empty:
         memory.beside_empty = False
     else:
-        memory.give_up(rules, why)
+        memory.note_failure(rules, why, TRIES)
         return False
     return True
 
@@ -302,13 +285,7 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
 
 
 def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPass:
-    """Run a pass, and install the hooks on its graph.
-
-    Args:
-        of: the pass that is explained.
-        request: the pass that runs.
-        rules: those in force.
-    """
+    """Run the pass of a request, which explains that of another one, and install its hooks."""
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
     keeper = ValueKeeper(request.codes) if request.memory.keeps else None

@@ -326,8 +326,7 @@ def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> I
 def _computed(request: PassRequest, trace: GraphTrace, op: Op, value: int) -> Addition:
     """Return a constant that an operation computes from parameters, and what looked these up.
 
-    Raises Opaque if the graph does not say from which attributes it is computed, or if it is
-    computed from other tensors, which may be made of the nodes.
+    Raises Opaque if it may be computed from other tensors than these and the graph's attributes.
     """
     depends = trace.flow.depends
     of_parameters = ancestors(

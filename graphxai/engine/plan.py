@@ -171,10 +171,7 @@ def make_plans(trace: Trace, roles: Roles, rules: Rules) -> tuple[ReplayPlan, Re
 
 
 def _custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
-    """Return the custom rule for an operation on signals, if there is one.
-
-    Raises ValueError unless the only signal is the first argument, for which rules are written.
-    """
+    """Return the custom rule for an operation on signals, if any; refuse it but on the first."""
     rule = plan.rules.custom_rule(kinds.OPERATIONS[op.name].called) if plan.rules.custom else None
     signals = {ref.value for ref in op.reads if plan.signal[ref.value]}
     if rule is None or (type(op.args[0]) is Ref and signals == {op.args[0].value}):
@@ -186,15 +183,11 @@ def _custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
 
 
 def _built_in_rule(plan: ReplayPlan, op: Op) -> BuiltInRule | None:
-    """Return the rule of the package that is in force for an operation on signals, if there is one.
-
-    A norm with running statistics is affine and needs no rule.
-    """
+    """Return the rule of the package that is in force for an operation on signals, if any."""
     rule = kinds.OPERATIONS[op.name].rule
-    if rule is None or not rule.fits(op.args) or op.number in plan.roles.softmax:
+    if rule is None or not getattr(plan.rules, rule.asked_by) or op.number in plan.roles.softmax:
         return None
-    in_force = bool(getattr(plan.rules, rule.asked_by)) and not rule.is_affine(op.args)
-    return rule if in_force else None
+    return rule if rule.fits(op.args) and not rule.is_affine(op.args) else None
 
 
 class _Planner:
@@ -349,11 +342,9 @@ def _live(trace: Trace, value: int) -> int:
 
 
 def _rewrite_script(trace: Trace, op: Op) -> int:
-    """Let gradients flow through a function that TorchScript ran, up to this operation.
+    """Let gradients flow through a function that TorchScript ran, and return to which inputs.
 
-    TorchScript has a backward pass of its own: it detaches the inputs and some outputs of the
-    function, and then gives the outputs that backward pass. Returns the inputs of the pass that
-    gradients flow to.
+    TorchScript detaches the inputs and some outputs of the function, whose backward pass it adds.
     """
     inside, arriving = _passing_on(
         trace, op, lambda current, _: current.name not in kinds.DETACHES or current is op
@@ -369,11 +360,8 @@ def _rewrite_script(trace: Trace, op: Op) -> int:
 def _passing_on(trace: Trace, op: Op, goes_on: Callable[[Op, Op], bool]) -> tuple[list[Op], int]:
     """Let gradients pass through the operations before this one that cut them.
 
-    Returns the operations that they pass, and the inputs that they flow to.
-
-    Args:
-        goes_on: says, for an operation and the maker of a value that it reads, whether gradients
-            pass from one to the other.
+    Returns the operations that they pass, and the inputs that they flow to. `goes_on` says, for an
+    operation and the maker of a value that it reads, whether they pass from one to the other.
     """
     passed, arriving = [op], 0
     for current in passed:

@@ -158,11 +158,7 @@ def shares_by_derivative(outputs: Tensor, plan: ReplayPlan, request: PassRequest
 def _shares_in_outputs(
     plan: ReplayPlan, lines: LedgerLines, request: PassRequest
 ) -> tuple[dict[str, Tensor], dict[str, set[str]]]:
-    """Compute the share of each line in the outputs (B, C), and name the modules that add to it.
-
-    The share of every constant c that is added is `sum c * df/dc`. The sum over the constants of a
-    line is the directional derivative of f along them, for all graphs and outputs at once.
-    """
+    """Compute the share of each line in the outputs (B, C), and name the modules that add to it."""
     modules, flow = modules_by_line(plan, lines), plan.trace.flow
     read = {ref.value for op in plan.ops for ref in op.reads}
     for bit, name in request.names.items():

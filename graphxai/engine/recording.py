@@ -226,11 +226,7 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
     def _results(
         self, out: Any, base: int | None, writes: bool, depends: int, makes: list[Ref]
     ) -> Any:
-        """Return results with a `Ref` for every tensor, and append these to `makes`.
-
-        Args:
-            base: the slot whose memory the results may share.
-        """
+        """Return results, which may share the memory of `base`, as `Ref`s, also in `makes`."""
         trace = self.trace
         if isinstance(out, tuple | list):
             return [self._results(part, base, writes, depends, makes) for part in out]

@@ -113,11 +113,7 @@ class Replay:
         return self.run_op(op, args, kwargs)
 
     def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of an operation, without those that it holds constant.
-
-        Args:
-            replaced: whether with the replacement of a value, if there is one.
-        """
+        """Return the arguments of an operation, constant where it holds them, some `replaced`."""
         replacement = self.replacements.get(op.number) if replaced else None
         holds = op.number in self.plan.roles.held or op.name in kinds.PRODUCTS
         if replacement is None and not holds:

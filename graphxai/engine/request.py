@@ -104,12 +104,8 @@ class PassMemory:
         return _hooks_allowed.get() and len(self._failures.get(rules, ())) < TRIES
 
     def note_failure(self, rules: Rules, why: Opaque, times: int = 1) -> None:
-        """Remember why a pass under these rules had to be recorded."""
+        """Remember why a pass under these rules had to be recorded. After `TRIES` all will be."""
         self._failures[rules] = [*self._failures.pop(rules, ()), *[why] * times]
-
-    def give_up(self, rules: Rules, reason: Opaque) -> None:
-        """Record all further passes under these rules."""
-        self.note_failure(rules, reason, TRIES)
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
         """Name the modules and the remedy of the last failure, and warn of the first one.

@@ -18,6 +18,7 @@ from graphxai.engine.flow_queries import (
     index_of,
     is_narrower,
     is_smaller,
+    users,
 )
 from graphxai.engine.plan import AttentionProduct, Roles
 from graphxai.engine.rules import Rule
@@ -50,11 +51,7 @@ def find_roles(trace: Trace) -> Roles:
 
 
 class _RoleFinder(FlowQueries):
-    """Finds the roles of live values.
-
-    Args:
-        live: for each value whether it is.
-    """
+    """Finds the roles of live values, and adds them to those that are known."""
 
     def __init__(self, trace: Trace, live: Sequence[bool], roles: Roles) -> None:
         super().__init__(trace, live, roles.first_equal, roles.size_comparisons)
@@ -89,10 +86,7 @@ class _RoleFinder(FlowQueries):
     ) -> Iterator[tuple[Op, int]]:
         """Yield the products, in order, in which a value made from `start` meets another signal.
 
-        With each comes the value.
-
-        Args:
-            argument: if `start` is a gate, the root of what it is computed from.
+        With each comes the value. If `start` is a gate, `argument` is the root of the gate's x.
         """
         uses, derived = self.trace.flow.uses, {start}
         queued = set(uses[start])
@@ -124,10 +118,7 @@ class _RoleFinder(FlowQueries):
     def _makes_other_weights(self, op: Op, derived: set[int], argument: int | None) -> bool:
         """Whether a product with weights makes other weights, as with a gate for every pair.
 
-        The product `x g(x)` of a gate makes no weights.
-
-        Args:
-            argument: the root of the gate's x.
+        The product `x g(x)` of a gate makes no weights. `argument` is the root of the gate's x.
         """
         if op.name not in kinds.TIMES or op.in_place:
             return False
@@ -148,7 +139,7 @@ class _RoleFinder(FlowQueries):
                 or self.compare_sizes(is_smaller, op.out, user.out)
             )
             and self._multiplies_values(user, new_weights)
-            for user, new_weights in self.users(op.out, kinds.SAME)
+            for user, new_weights in users(self.trace, op.out, kinds.SAME)
         )
 
     def _multiplies_values(self, op: Op, weights: set[int]) -> bool:
@@ -239,16 +230,12 @@ class _RoleFinder(FlowQueries):
                 continue
             gates_itself = any(self.root(other) == argument for other in others)
             self._hold(product, value, "activation" if gates_itself else "attention")
-        for product, gates in self.users(op.out, _OF_COMPLEMENTS):
+        for product, gates in users(self.trace, op.out, _OF_COMPLEMENTS):
             if self._is_of_constant_rows(product, gates, op.out):
                 self._hold(product, self.factors[product.number][0], "attention")
 
     def _is_of_constant_rows(self, op: Op, gates: set[int], gate: int) -> bool:
-        """Whether a product is of a gate and a constant that the pass made, entry by entry.
-
-        Args:
-            gates: the values that are made of the gate.
-        """
+        """Whether a product is of what is made of a gate, and a constant of the pass, by entry."""
         if op.name not in kinds.TIMES or len(self.factors[op.number]) != 1 or len(op.reads) != 2:
             return False
         (other,) = (ref.value for ref in op.reads if ref.value not in gates)
@@ -256,11 +243,10 @@ class _RoleFinder(FlowQueries):
             torch.Size.__eq__, other, gate
         )
 
-    def _mark_linear_attention(self, op: Op) -> bool:
+    def _mark_linear_attention(self, op: Op) -> None:
         """Mark attention whose product with the values is divided by the sums of its weights.
 
         That is `(w v) / sum(w)`, and `q (k^T v) / (q sum(k))`, whose matrix is never computed.
-        Returns whether `op` is such a quotient.
         """
         for above, below in self.pairs[op.number]:
             products, share = self._divided_by_a_channel(above, below), 1.0  # w has half already
@@ -282,8 +268,7 @@ class _RoleFinder(FlowQueries):
                 for (product, query_or_key), part in zip(products, (1 / 4, 1 / 3), strict=True):
                     shares = dict.fromkeys(self.factors[product.number], 1 - part)
                     self.roles.shares[product.number] = shares | {query_or_key: part}
-            return True
-        return False
+            return
 
     def _divided_at_the_end(self, above: int, below: int) -> list[tuple[Op, int]]:
         """Return the product `w v` and its weights, if `below` is the sum of these weights."""

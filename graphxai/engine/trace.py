@@ -316,15 +316,6 @@ def is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def kind_of(tensor: Tensor) -> str:
-    """Return "nested", "sparse" or "complex", or "" for a dense tensor of other numbers."""
-    if tensor.is_nested:
-        return "nested"
-    if tensor.layout != torch.strided:
-        return "sparse"
-    return "complex" if tensor.is_complex() else ""
-
-
 def not_followed(what: str, path: str) -> ValueError:
     """Return the error for something in a model that relevance cannot be followed through."""
     return ValueError(

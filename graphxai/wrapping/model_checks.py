@@ -22,9 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from graphxai.engine.hooked_pass import AFFINE
 from graphxai.engine.ledger import modules_with_cuts
 from graphxai.engine.plan import make_plan
-from graphxai.engine.positive.rules import ALL_CONSTANT
 from graphxai.engine.request import PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import NODES
@@ -250,7 +250,7 @@ def _cuts_in(model: Wrapped, batch: WrappedBatch) -> set[str]:
         rows = as_rows(model.embed(single), single)
         run = model.rows_to_outputs(single, single.mask)
         trace = record_pass(PassRequest(model.running, run, rows, single.layout))
-    return modules_with_cuts(make_plan(trace, find_roles(trace), ALL_CONSTANT, NODES))
+    return modules_with_cuts(make_plan(trace, find_roles(trace), AFFINE, NODES))
 
 
 class _Ends(NamedTuple):

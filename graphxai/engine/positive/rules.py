@@ -31,6 +31,7 @@ from graphxai.engine.attention.reading import (
     attention_between_nodes,
     attention_replacements,
 )
+from graphxai.engine.hooked_pass import AFFINE
 from graphxai.engine.ledger import warn_of_random_numbers
 from graphxai.engine.operations import ADDS, OF_ROWS, OPERATIONS, PLUS_PRODUCT, TIMES
 from graphxai.engine.plan import ReplayPlan, Roles, make_plan
@@ -38,19 +39,8 @@ from graphxai.engine.positive.context import PositiveContext, RelevancePass, wit
 from graphxai.engine.recorded_pass import connected_to_nodes
 from graphxai.engine.replay import Replay, out_of_place
 from graphxai.engine.request import PassRequest
-from graphxai.engine.trace import (
-    NODES,
-    WEIGHTS,
-    Op,
-    Ref,
-    Trace,
-    kind_of,
-    not_followed,
-    pair_refs,
-    refs_in,
-)
+from graphxai.engine.trace import NODES, WEIGHTS, Op, Ref, Trace, not_followed, pair_refs, refs_in
 from graphxai.rules import positive as rules_of
-from graphxai.rules.conservative import Rules
 from graphxai.rules.positive import PositiveRules
 from graphxai.runtime.notices import warn
 
@@ -310,14 +300,20 @@ RULES: dict[str | None, Callable[[PositiveCall], Tensor]] = {
 }
 
 
-ALL_CONSTANT = Rules(attention=True, layernorm=True, activation="ratio")
+def _kind_of(tensor: Tensor) -> str:
+    """Return "nested", "sparse" or "complex", or "" for a dense tensor of other numbers."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout != torch.strided:
+        return "sparse"
+    return "complex" if tensor.is_complex() else ""
 
 
 def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an operation, so that it passes relevance back by its rule."""
     rule = RULES.get(OPERATIONS[op.name].positive)
     signals_read = [ref for ref in op.reads if context.plan.signal[ref.value]]
-    if any(kind_of(context.trace.memory.tensors[ref.slot]) == "sparse" for ref in signals_read):
+    if any(_kind_of(context.trace.memory.tensors[ref.slot]) == "sparse" for ref in signals_read):
         raise not_followed(f"a sparse tensor ({op.name})", op.path)
     if rule is None or "amax" in op.args or "amin" in op.args:
         return op.func(*args, **kwargs)
@@ -328,8 +324,8 @@ def _run(context: PositiveContext, op: Op, args: Sequence[Any], kwargs: dict[str
     if not inputs or not any(context.plan.signal[ref.value] for ref in op.makes):
         return op.func(*args, **kwargs)
     unstable, slot = context.trace.memory.unstable, op.makes[0].slot
-    kinds = {*map(kind_of, (*reads.values(), context.trace.memory.tensors[slot]))} - {""}
-    signals = [*map(kind_of, inputs.values())]
+    kinds = {*map(_kind_of, (*reads.values(), context.trace.memory.tensors[slot]))} - {""}
+    signals = [*map(_kind_of, inputs.values())]
     rotates = op.name in TIMES and signals == ["complex"]  # as positions in rotary embeddings do
     if kinds and not (rotates and kinds == {"complex"}):
         raise not_followed(f"a {min(kinds)} tensor ({op.name})", op.path)
@@ -348,7 +344,7 @@ def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor
     request.memory.note_pass("recording")
     name, size = request.name, len(request.layout.mask)
     trace, nodes, roles = annotated_trace(request)
-    plan = make_positive_plan(trace, roles, state.rules, NODES)
+    plan = make_positive_plan(trace, roles, state.rules)
     attention: list[NodeAttention] = []
     if state.reads_attention:
         attention = attention_between_nodes(plan, nodes, size, name)
@@ -368,7 +364,7 @@ def pass_by_positive_rules(request: PassRequest, state: RelevancePass) -> Tensor
     return connected_to_nodes(outputs, request)
 
 
-def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules, bits: int) -> ReplayPlan:
+def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules) -> ReplayPlan:
     """Plan a pass by positive rules. Gates, scales and attention are constant.
 
     Attention is not constant if the rules go into queries and keys.
@@ -377,4 +373,4 @@ def make_positive_plan(trace: Trace, roles: Roles, rules: PositiveRules, bits: i
     if rules.into_queries_and_keys:
         for product in roles.attention:
             held.get(product.op.number, {}).pop(product.weights, None)
-    return make_plan(trace, replace(roles, held=held, products=set()), ALL_CONSTANT, bits)
+    return make_plan(trace, replace(roles, held=held, products=set()), AFFINE, NODES)

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NodeIds
 from graphxai.engine.attention.node_tracker import reduced_axes
-from graphxai.engine.flow_queries import index_of
+from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
 from graphxai.engine.presence.gates import (
@@ -278,16 +278,9 @@ def _gated_sum(
 
 def _sums_of_terms(trace: Trace, sums: dict[int, Gate], value: int) -> Iterator[Gate]:
     """Yield the gated sums of terms that a value multiplies."""
-    visited, todo = {value}, [value]
-    while todo:
-        for number in trace.flow.uses[todo.pop()]:
-            op = trace.ops[number]
-            if op.out in sums and op.name in kinds.GATHERED and op.args[3].value in visited:
-                yield sums[op.out]
-            elif op.name in KEEPS_ZERO:
-                new = {ref.value for ref in op.makes} - visited
-                visited |= new
-                todo += new
+    for op, terms in users(trace, value, KEEPS_ZERO):
+        if op.out in sums and op.args[3].value in terms:
+            yield sums[op.out]
 
 
 def _same_groups(trace: Trace, first: Gate, second: Gate) -> bool:
