@@ -301,13 +301,11 @@ class _TraceWriter:
 
     def _constant(self, identity: object) -> Ref:
         """Return the value of a constant, which is another one each time if it is not known."""
-        value = None if identity is None else self._constants.get(identity)
-        if value is None:
-            value = self.trace.flow.add(len(self.trace.flow.maker), -1, 0, 0)
+        known_by = object() if identity is None else identity
+        if known_by not in self._constants:
+            self._constants[known_by] = self.trace.flow.add(len(self.trace.flow.maker), -1, 0, 0)
             self.trace.shapes.append(None)
-            if identity is not None:
-                self._constants[identity] = value
-        return Ref(CONSTANT, value)
+        return Ref(CONSTANT, self._constants[known_by])
 
     def _operation(self, node: Node, name: str, kind: kinds.Saved) -> None:
         trace, number = self.trace, len(self.trace.ops)

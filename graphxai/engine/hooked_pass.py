@@ -29,12 +29,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from graphxai.engine.autograd_graph import (
-    AutogradGraph,
-    ValueKeeper,
-    bound_operation,
-    shape_of,
-)
+from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper, bound_operation, shape_of
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS
@@ -191,11 +186,7 @@ class _HookedPass:
     beside_empty: bool
 
     def shares(self, rules: Rules) -> DeferredShares:
-        """Return the shares that come with the gradient.
-
-        If they add up, what relevance leaves of each output is the biases'. Otherwise the gradient
-        divides the share of all biases among the graphs.
-        """
+        """Return the shares that come with the gradient."""
         request, added, adds_up = self.request, self.added, self.adds_up(rules)
         note_failure = partial(_note_failure, request.memory, self.beside_empty, rules)
         divides = not adds_up or any(c.rows_of is None and c.line != BIASES for c in added)

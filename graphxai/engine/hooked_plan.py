@@ -24,10 +24,10 @@ from graphxai.engine.autograd_graph import (
 from graphxai.engine.flow_queries import ancestors, factors_of
 from graphxai.engine.ledger import Addition, nonlinearities
 from graphxai.engine.plan import ReplayPlan, Roles, make_plans
-from graphxai.engine.replay import apply_custom_rule
+from graphxai.engine.replay import rule_for
 from graphxai.engine.request import PassRequest
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.rules import Function, Node, ToInput, saved
+from graphxai.engine.rules import Node, ToInput, saved
 from graphxai.engine.trace import LacksValue, Op, Opaque, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import BoundOperation
@@ -45,14 +45,11 @@ def hooks_of(plan: ReplayPlan, cut: Mapping[int, set[int]]) -> Iterator[HookAt]:
         cut: by operation, the constants among its arguments that get no gradient.
     """
     for op in plan.passing:
-        custom, rule = plan.custom.get(op.number), plan.built_in.get(op.number)
-        if custom is not None:
-            function = partial(apply_custom_rule, custom, kinds.OPERATIONS[op.name])
-            yield op.number, partial(_by_function, function, plan.rules, custom.operation)
-        elif rule is not None and rule.backward is not None:
+        rule = plan.built_in.get(op.number)
+        if rule is not None and rule.backward is not None:
             yield op.number, partial(_by_way_back, rule.backward)
-        elif rule is not None:
-            yield op.number, partial(_by_function, rule.forward, plan.rules, None)
+        elif rule is not None or op.number in plan.custom:
+            yield op.number, partial(_by_function, plan, op)
         elif (scales := _scales(plan, op)) is not None:
             yield op.number, partial(_scaling, scales)
     for number, values in cut.items():
@@ -111,16 +108,16 @@ def _by_way_back(backward: Callable[[Node, BoundOperation], ToInput], node: Node
     return _by_rule(backward(node, bound_operation(node)))
 
 
-def _by_function(function: Function, rules: Rules, custom: str | None, node: Node) -> Hook:
+def _by_function(plan: ReplayPlan, op: Op, node: Node) -> Hook:
     """Return a hook that passes back the gradient of what a rule's function computes.
 
-    Raises Opaque if a custom rule, for the operation of this name, computes other values than the
-    operation, which hooks cannot replace.
+    Raises Opaque if a custom rule computes other values, which hooks cannot replace.
     """
-    x, operation = saved(node, "self"), bound_operation(node)
+    x, operation, function = saved(node, "self"), bound_operation(node), rule_for(plan, op)
+    assert function is not None
 
     def forward(x: Tensor) -> Tensor:
-        with conservative(**vars(rules)):
+        with conservative(**vars(plan.rules)):
             result = function(operation.function, x, *operation.settings, **operation.options)
         first: Tensor = result[0] if isinstance(result, tuple) else result
         return first
@@ -132,10 +129,12 @@ def _by_function(function: Function, rules: Rules, custom: str | None, node: Nod
         (passed,) = torch.autograd.grad(y, leaf, gradient, create_graph=gradient.requires_grad)
         return passed
 
-    with torch.no_grad():
+    if (custom := plan.custom.get(op.number)) is not None:
         allowed = ROUNDING * torch.finfo(x.dtype).eps
-        if custom and not torch.allclose(forward(x), operation(x), allowed, allowed):
-            raise Opaque(f"a rule for {custom} that computes something else")
+        with torch.no_grad():
+            alike = torch.allclose(forward(x), operation(x), allowed, allowed)
+        if not alike:
+            raise Opaque(f"a rule for {custom.operation} that computes something else")
     return _by_rule(to_input)
 
 

@@ -8,9 +8,6 @@ that a product gives each factor half of its relevance:
 * gate: a sigmoid that multiplies another signal, or anything that is computed from gates alone;
 * scale: a root of sums of squares that divides the squared values themselves, as in every norm;
 * activation: the factor `g(x)` of `x g(x)`, entry by entry.
-
-A value that depends on an input is live only if a gradient flows back to the input, too: `detach`,
-`no_grad`, rounding and comparisons cut the gradient.
 """
 
 from collections.abc import Callable
@@ -225,8 +222,7 @@ class _Planner:
     def _taken_by(self, op: Op) -> frozenset[int]:
         """Return the signals that an operation reads and does not hold constant.
 
-        In a product of the nodes and another input, the other input is constant: it scales what
-        the nodes pass on.
+        In a product of the nodes and another input, this scales what the nodes pass on.
         """
         if (taken := self.taken.get(op.number)) is not None:
             return taken
@@ -264,11 +260,7 @@ class _Planner:
         return dict.fromkeys(factors, 1 / 2) if halves else None
 
     def _want(self, slot: int, value: int, passing: bool) -> None:
-        """Add the operations that a value needs.
-
-        Args:
-            passing: whether a gradient passes through it.
-        """
+        """Add the operations that a value needs, as `passing` if a gradient passes through it."""
         passing = passing and bool(self.signal[value])
         if slot in self.trace.memory.unstable:
             for number in self.trace.touching(slot):

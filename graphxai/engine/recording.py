@@ -8,10 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,7 +18,6 @@ from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import (
     NESTED,
     WEIGHTS,
-    WITH_TENSORS,
     Op,
     Ref,
     RunningModule,
@@ -215,10 +211,7 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
             return arguments
         if isinstance(arguments, dict):
             return {key: self._refs(part, reads) for key, part in arguments.items()}
-        parts = [
-            self._refs(part, reads) if isinstance(part, WITH_TENSORS) else part
-            for part in arguments
-        ]
+        parts = [self._refs(part, reads) for part in arguments]
         if hasattr(arguments, "_fields"):
             return type(arguments)(*parts)
         return tuple(parts) if isinstance(arguments, tuple) else parts

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -311,21 +312,18 @@ def record_pass(request: PassRequest) -> Trace:
 
     def run(leaf: Tensor, graded: bool) -> Trace:
         inputs = [leaf, *request.others.values()]
-        with uncompiled(request.module), recording(request.module, inputs, graded) as end:
+        with recording(request.module, inputs, graded) as end:
             return end(request.call(leaf))
 
-    def own(rows: Tensor) -> Tensor | None:
-        with uncompiled(request.module):
-            return own_gradient(request.call, rows)
-
-    proved = request.memory.proved
-    # what hooks of a user see last is the recorded pass
-    first = None if proved else own(request.rows)
-    try:
-        trace = run(request.rows.detach().requires_grad_(), graded=True)
-    except RuntimeError as error:
-        if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
-            raise
-        return run(request.rows.detach(), graded=False)
-    refuse_lost_gradients(trace, own, proved, first)
-    return trace
+    proved, own = request.memory.proved, partial(own_gradient, request.call)
+    with uncompiled(request.module):
+        # what hooks of a user see last is the recorded pass
+        first = None if proved else own(request.rows)
+        try:
+            trace = run(request.rows.detach().requires_grad_(), graded=True)
+        except RuntimeError as error:
+            if not _RUNS_WITHOUT_GRADIENTS.search(str(error)):
+                raise
+            return run(request.rows.detach(), graded=False)
+        refuse_lost_gradients(trace, own, proved, first)
+        return trace

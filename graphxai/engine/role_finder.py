@@ -1,6 +1,6 @@
 """Find the roles of values by how data flows through the whole list of operations.
 
-`find_roles` is the entry; `roles` says what roles there are.
+`find_roles` is the entry; `plan` says what roles there are.
 """
 
 from collections.abc import Iterator, Sequence, Set

@@ -143,9 +143,8 @@ def group_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     weight, scale, groups = (saved(node, name) for name in ("weight", "result2", "group"))
 
     def to_input(gradient: Tensor) -> Tensor:
-        if weight is not None:
-            gradient = gradient * weight.view(1, -1, *[1] * (gradient.dim() - 2))
-        grouped = gradient.reshape(len(gradient), groups, -1) * scale.view(len(gradient), groups, 1)
+        grouped = per_channel(gradient, weight, None).reshape(len(gradient), groups, -1)
+        grouped = grouped * scale.view(len(gradient), groups, 1)
         return (grouped - grouped.mean(-1, keepdim=True)).view_as(gradient)
 
     return to_input

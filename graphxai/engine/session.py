@@ -11,10 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_flatten
 
 from graphxai.contract.model import NoAttentionError
@@ -56,10 +53,7 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
 
 
 def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tensor:
-    """Return the outputs of a pass, and put its attention on the tape.
-
-    Raises NoAttentionError if there is none.
-    """
+    """Return the outputs of a pass, and put its attention on the tape. It must have some."""
     annotated = annotated_trace(request)
     warn_of_random_numbers(request.name, annotated.trace)
     replayed = replay_reading_attention(

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 NESTED = (tuple, list, dict)  # the containers that arguments may hold
-WITH_TENSORS = (Tensor, *NESTED)
 NODES = 1  # the bit of the nodes' rows; those of the graph's other attributes follow
 WEIGHTS = 1 << 62  # the bit of all tensors that the model keeps
 

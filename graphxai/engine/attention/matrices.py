@@ -3,7 +3,7 @@
 Models sum over the keys first and never compute the matrix. So before attention is read, or
 relevance is passed back by positive rules, the trace is changed: the second product becomes `w v`,
 after a new operation `w = q k^T`. If the model adds a multiple of the values to the product, as in
-`w v + c v`, the new matrix has c on its diagonal. The common divisor is found later (see `roles`).
+`w v + c v`, the new matrix has c on its diagonal. The common divisor is found with the roles.
 
 The entries of attention weights that are between two nodes are found by the numbers of nodes, and
 put together as a tensor (B, H, T, T).
@@ -27,14 +27,7 @@ MOVES = (kinds.WHOLE | kinds.TURNS) - kinds.CUTS
 
 @dataclass(eq=False)
 class _LinearAttention:
-    """The two products of linear attention, and what the model adds to them.
-
-    Args:
-        inner: `k^T v`.
-        outer: `q (k^T v)`.
-        added: the addition of `c v`, if there is one, with the operations between (moves) and c
-            (factor).
-    """
+    """`k^T v` (inner) and `q (k^T v)` (outer), and the addition of `c v`, after some moves."""
 
     inner: Op
     outer: Op

@@ -254,11 +254,9 @@ class IdArithmetic:
         return EntryIds(self.settled(summed[..., :1, :1]))
 
     def _mixed_by_constants(self, nodes: EntryIds, matrix: Tensor) -> EntryIds | None:
-        """Return the ids of rows that a constant matrix (..., Q, K), such as a Laplacian, mixes.
+        """Return the ids of rows (..., K, D) that a constant matrix (..., Q, K) mixes, alike for D.
 
-        Args:
-            nodes: the ids of the rows (..., K, D), which must be the same for all D. A row of
-                the result is a sum over the nonzero entries of the matrix.
+        A row of the result is a sum over the nonzero entries of the matrix, such as a Laplacian.
         """
         if nodes.query.shape[-2] == 1 and (nodes.key is None or nodes.key.shape[-2] == 1):
             return nodes

@@ -132,36 +132,30 @@ class NodeTracker:
             return [self._reduced(op, shape, ids_of_reads)] * len(results)
         if op.name in kinds.GATHERED:
             return [self._gathered(op, shape, ids_of_reads)]
+        if kind == "entry":
+            return [self._entrywise(shape, ids_of_reads)]
+        if kind == "cdist":  # between rows (..., P, D) and (..., R, D)
+            both = (ids_of_reads.get(ref.value) for ref in op.reads[:2])
+            a, b = (None if n is None or n.key is not None else n.query for n in both)
+            return [None if a is None or b is None else EntryIds(a, b.mT)]
+        (ids,) = ids_of_reads.values()
         if kind == "ordered":
-            (ids,) = ids_of_reads.values()
             index = self.trace.memory.tensors[op.makes[1].slot]
             place = kinds.OPERATIONS[op.name].axis
             dim = op.args[place] if len(op.args) > place else op.kwargs.get("dim", -1)
             full = self.trace.shape(op.reads[0].value)
             return [ids.map(lambda t: t.expand(full).gather(dim, index))]
-        if kind == "cdist":  # between rows (..., P, D) and (..., R, D)
-            both = (ids_of_reads.get(ref.value) for ref in op.reads[:2])
-            a, b = (None if n is None or n.key is not None else n.query for n in both)
-            return [None if a is None or b is None else EntryIds(a, b.mT)]
         if kind in ("to_complex", "from_complex"):
-            (ids,) = ids_of_reads.values()
             return [ids.map(lambda t: t[..., 0] if kind == "to_complex" else t[..., None])]
         if kind == "fft":
-            (ids,) = ids_of_reads.values()
             return [self._transformed(ids, op.args[1], len(shape))]
-        if kind == "convolved":
-            (ids,) = ids_of_reads.values()
-            ones = set(self.trace.shape(op.reads[1].value)[2:]) == {1}
-            return [ids if ones and ids.query.shape[1] == 1 else None]
-        return [self._entrywise(shape, ids_of_reads) if kind == "entry" else None]
+        ones = kind == "convolved" and set(self.trace.shape(op.reads[1].value)[2:]) == {1}
+        return [ids if ones and ids.query.shape[1] == 1 else None]
 
     def _joined_ends(
         self, op: Op, shape: torch.Size, ids_of_reads: dict[int, EntryIds]
     ) -> EntryIds | None:
-        """Return the pairs of nodes whose channels are joined, as in `cat([h_i, h_j], -1)`.
-
-        Returns None if the joined rows belong to single nodes, or are not joined along channels.
-        """
+        """Return the pairs of nodes whose channels `cat([h_i, h_j], -1)` joins, None of others."""
         dim = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", 0)
         ids = ids_of_reads.values()
         of_channels = dim % len(shape) == len(shape) - 1 > 0
@@ -177,8 +171,7 @@ class NodeTracker:
     ) -> list[EntryIds | None]:
         parts = [self._move(op, {v: n.query for v, n in ids_of_reads.items()})]
         if any(ids.key is not None for ids in ids_of_reads.values()):
-            keys = {v: n.query if n.key is None else n.key for v, n in ids_of_reads.items()}
-            parts.append(self._move(op, keys))
+            parts.append(self._move(op, {v: _key(n) for v, n in ids_of_reads.items()}))
         per_result = (part if isinstance(part, tuple | list) else [part] * count for part in parts)
         return [EntryIds(*both) for both in zip(*per_result, strict=False)]
 

@@ -11,7 +11,7 @@
   unchanged. A quotient passes it to the numerator;
 * operations that only move values: the ordinary backward pass.
 
-A gate, or the scale of a norm, passes all relevance to what it multiplies (see `roles`). Any other
+A gate, or the scale of a norm, passes all relevance to what it multiplies (see `plan`). Any other
 product of two signals gives each factor half. All other operations use Eq. 2, and a warning lists
 them.
 """
@@ -170,12 +170,7 @@ def added(call: PositiveCall) -> Tensor:
 
 
 def _added(call: PositiveCall, inputs: list[Tensor], terms: list[Tensor]) -> Tensor:
-    """Apply the addition rule to two terms, of which the last may be a constant.
-
-    Args:
-        inputs: the terms that relevance goes to.
-        terms: their values, and that of a constant.
-    """
+    """Apply the addition rule to inputs whose values are terms. The last may be a constant."""
     shape, rule = call.value.shape, call.context.rules.addition
     inputs = [x.expand(shape) for x in inputs]
     terms = [_finite(x.to(call.value)).expand(shape) for x in terms]

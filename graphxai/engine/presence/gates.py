@@ -4,6 +4,7 @@ What a node gives to its own row is never left out, so that the rows of absent n
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -18,25 +19,6 @@ OVER_AXES = kinds.that("gated")
 CLOSED = kinds.that("closed")  # they combine entries along an axis, and cannot leave some out
 BY_GROUP = kinds.that("by_group")
 KEEPS_ZERO = kinds.SAME - kinds.that("puts") | kinds.that("keeps_zero")
-
-
-@dataclass(frozen=True, eq=False)
-class EntryPresence:
-    """Whose presence the entries of a tensor need.
-
-    Args:
-        nodes: for each entry the places of one or two nodes among all presences. The last place
-            stands for none. The shapes broadcast to that of the tensor.
-    """
-
-    nodes: tuple[Tensor, ...]
-
-    def of(self, presence: Tensor) -> Tensor:
-        """Return the presence of the entries, for the presences (P,) of all nodes and a one."""
-        first, *others = (presence[places] for places in self.nodes)
-        for other in others:
-            first = first * other
-        return first
 
 
 @dataclass(frozen=True)
@@ -83,7 +65,8 @@ class Gate:
     """An operation that leaves out the entries of absent nodes.
 
     Args:
-        entries: whose presence its entries need.
+        nodes: for each entry the places of one or two nodes among all presences. The last place
+            stands for none. The shapes broadcast to that of the entries.
         factor: the factor of a product that has these entries, 0 or 1.
         divisor: the number of the gated sum by which its result, or each term, is divided.
         quotient: if its own result is such a sum, where it divides: the number of the operation,
@@ -91,10 +74,14 @@ class Gate:
     """
 
     op: Op
-    entries: EntryPresence
+    nodes: tuple[Tensor, ...]
     factor: int = 0
     divisor: int | None = None
     quotient: tuple[int, int, bool] | None = None
+
+    def of_entries(self, presence: Tensor) -> Tensor:
+        """Return the presence of the entries, for the presences (P,) of all nodes and a one."""
+        return reduce(torch.mul, (presence[places] for places in self.nodes))
 
 
 class GateFinder:
@@ -128,8 +115,8 @@ class GateFinder:
                 self._vanishing.add(op.out)
         elif op.name in OVER_AXES:
             self._over_axes(op)
-        elif Groups.of(op) is not None:
-            self._into_groups(op)
+        elif (groups := Groups.of(op)) is not None:
+            self._into_groups(op, groups)
         elif kinds.OPERATIONS[op.name].nodes == "product":
             self._product(op)
         elif op.name in KEEPS_ZERO:
@@ -160,7 +147,7 @@ class GateFinder:
             return
         places = tuple(torch.where(self._is_node(ids), ids, self.places) for ids in nodes)
         if any(bool((place < self.places).any()) for place in places):
-            self.gates[op.number] = Gate(op, EntryPresence(places), factor)
+            self.gates[op.number] = Gate(op, places, factor)
 
     def _is_node(self, ids: Tensor) -> Tensor:
         return (ids >= 0) & (ids % self.nodes.tokens > 0)
@@ -221,12 +208,11 @@ class GateFinder:
         else:
             self._gate(op, nodes)
 
-    def _into_groups(self, op: Op) -> None:
+    def _into_groups(self, op: Op, groups: Groups) -> None:
         """Gate the sum, mean or maximum of entries that an index sends to groups."""
-        groups = Groups.of(op)
-        source = -1 if groups is None else op.args[groups.place].value
-        shape = () if groups is None else self.trace.shape(source)
-        if groups is None or not shape:
+        source = op.args[groups.place].value
+        shape = self.trace.shape(source)
+        if not shape:
             return
         dim = groups.dim % len(shape)
         of_index_ids = self._ids(groups.index.value)
@@ -238,8 +224,7 @@ class GateFinder:
             ids = self._parts(groups.index.value, len(of_index))
             if len(of_index) < len(shape):
                 after = len(shape) - dim - 1
-                ids = [part.reshape(-1, *[1] * after) for part in ids]
-                ids = [aligned(part, len(shape)) for part in ids]
+                ids = [aligned(part.reshape(-1, *[1] * after), len(shape)) for part in ids]
         if not ids or source in self._vanishing:
             return
         index = self.trace.memory.tensors[groups.index.slot]
@@ -248,11 +233,9 @@ class GateFinder:
             self._refuse(op)
             return
         receivers = self._parts(op.out, len(shape))
-        receiver = None
-        if len(receivers) == 1:
-            (receiver,) = receivers
-            if receiver.shape[dim] > 1:
-                receiver = receiver.index_select(dim, by_entry(index, dim))
+        receiver = receivers[0] if len(receivers) == 1 else None
+        if receiver is not None and receiver.shape[dim] > 1:
+            receiver = receiver.index_select(dim, by_entry(index, dim))
         self._gate(op, self._senders(ids, receiver))
 
     def _product(self, op: Op) -> None:

@@ -22,14 +22,7 @@ from graphxai.engine.attention.node_tracker import reduced_axes
 from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
-from graphxai.engine.presence.gates import (
-    KEEPS_ZERO,
-    OVER_AXES,
-    Gate,
-    GateFinder,
-    Groups,
-    by_entry,
-)
+from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, GateFinder, Groups, by_entry
 from graphxai.engine.replay import Replay
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
@@ -122,15 +115,15 @@ class _GatedRun:
         gate = self.gates.get(op.number)
         if gate is None:
             return op.func(*args, **kwargs)
-        presence = gate.entries.of(self.presence)
+        presence = gate.of_entries(self.presence)
         if op.name in kinds.SOFTMAX:
             return functions.softmax(args[0], presence, args[1])
         if op.name in kinds.LOG_SOFTMAX:
             return functions.softmax(args[0], presence, args[1]).clamp(min=1e-30).log()
         if op.name in OVER_AXES:
             return self._over_axes(op, args, kwargs, presence)
-        if Groups.of(op) is not None:
-            return self._into_groups(gate, args, kwargs, presence)
+        if (groups := Groups.of(op)) is not None:
+            return self._into_groups(gate, groups, args, kwargs, presence)
         return self._product(gate, args, kwargs, presence)
 
     def _over_axes(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
@@ -152,11 +145,9 @@ class _GatedRun:
         return (out, None) if isinstance(op.result, list) else out
 
     def _into_groups(
-        self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
+        self, gate: Gate, groups: Groups, args: list[Any], kwargs: dict[str, Any], presence: Tensor
     ) -> Any:
-        op, groups = gate.op, Groups.of(gate.op)
-        assert groups is not None
-        place, index = groups.place, index_of(op, args)
+        op, place, index = gate.op, groups.place, index_of(gate.op, args)
         source, index = args[place], index if isinstance(index, Tensor) else index[groups.dim]
         if groups.way != "sum":
             dim = groups.dim % source.dim()
@@ -214,8 +205,7 @@ class _GatedRun:
 def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
     """Shape the factors of weights like the terms that they multiply, or return None.
 
-    Axes are added at the end, or dropped there if they have length one. If terms join heads and
-    channels in one axis, as in PyG's `HGTConv`, all channels of a head have its factor.
+    If terms join heads and channels in one axis (PyG's `HGTConv`), all channels have one factor.
     """
     while factor.dim() < terms.dim():
         factor = factor.unsqueeze(-1)
