@@ -332,18 +332,16 @@ class _TraceWriter:
 
     def _arguments(self, node: Node, kind: kinds.Saved) -> tuple[list[Any], dict[str, Any], bool]:
         """Return an operation's arguments, and whether it has a constant that was not saved."""
-        edges, unseen = node.next_functions, False
+        edges = node.next_functions
         placed = [*kind.places, *kind.constants, *(k for k in kind.settings.values() if k)]
         args: list[Any] = [None] * (1 + max(placed, default=0))
         if kind.name in kinds.LISTS or not kind.places:
             args[0] = [self._read(source, k) for source, k in edges]
-            unseen = any(ref.slot == CONSTANT for ref in args[0])
         else:
             for place, (source, k) in zip(kind.places, edges, strict=True):
-                if source is not None:
+                if source is not None or place not in kind.constants:
                     args[place] = self._read(source, k)
-                elif place not in kind.constants:
-                    args[place], unseen = self._constant(None), True
+        unseen = any(ref.slot == CONSTANT for ref in refs_in(args))
         for place, attribute in kind.constants.items():
             if args[place] is None:
                 saved = getattr(node, f"_saved_{attribute}")

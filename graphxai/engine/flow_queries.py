@@ -255,11 +255,8 @@ def first_of_equals(trace: Trace) -> tuple[list[int], list[list[int]]]:
     first = list(range(len(trace.flow.maker)))
     alike: dict[object, list[Op]] = {}
     for op in trace.ops:
-        if (
-            op.in_place
-            or op.number in trace.random_results
-            or not any(trace.flow.live[r.value] for r in op.reads)
-        ):
+        live = any(trace.flow.live[ref.value] for ref in op.reads)
+        if op.in_place or op.number in trace.random_results or not live:
             continue
         key = (op.func, tuple(first[ref.value] for ref in op.reads))
         group = alike.setdefault(key, [])

@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -33,11 +32,12 @@ from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper, bound_ope
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS
-from graphxai.engine.recorded_pass import ExplainedPass, explained, run_recorded, unseen_constants
+from graphxai.engine.recorded_pass import run_recorded, unseen_constants
 from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gradients
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
 from graphxai.rules.conservative import Rules, conservative, current_tape, record
+from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, DoesNotAddUp
 from graphxai.runtime.modules import uncompiled
 
@@ -130,9 +130,6 @@ def _added_constants(
             yield AddedConstant(BIASES, leaf.detach(), leaf)
 
 
-# -- the pass --------------------------------------------------------------------------------------
-
-
 def _divided(total: Tensor, weights: Tensor) -> Tensor:
     """Divide a sum over all graphs, which is linear in their weights (B, C), among them: (B,)."""
     if len(weights) == 1:
@@ -143,32 +140,9 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
     return (by_weight * weights).sum(-1).detach()
 
 
-def _difference(
-    hooked: ExplainedPass, recorded: ExplainedPass, weighted_outputs: Tensor, exact: bool = True
-) -> str | None:
-    """Say in what a pass by hooks and a recorded pass differ, or return None if they agree."""
-    gradient = recorded.gradient
-    limit = TOLERANCE * torch.finfo(gradient.dtype).eps * gradient.abs().max()
-    if not bool(((hooked.gradient - gradient).abs() <= limit).all()):
-        return "a gradient that differs from that of a recorded pass"
-    size = weighted_outputs.sum(-1).abs().sum() + hooked.relevance.abs().sum()
-    allowed = _rounding(weighted_outputs, hooked.relevance) * size
-    allowed = allowed if exact else max(allowed, 4 * torch.finfo(torch.bfloat16).eps * size)
-    for line in {**hooked.shares, **recorded.shares}:
-        zero = torch.zeros_like(hooked.shares[BIASES])
-        gap = hooked.shares.get(line, zero) - recorded.shares.get(line, zero)
-        if not bool((gap.abs() <= allowed).all()):
-            return f"a share of {line} that differs from that of a recorded pass"
-    return None
-
-
 def _rounding(*tensors: Tensor) -> float:
     """Return the relative error that counts as rounding."""
     return TOLERANCE * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
-
-
-def _nonzero(lines: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: line for name, line in lines.items() if bool(line.any())}
 
 
 _proved: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each agreed with a recorded pass
@@ -188,7 +162,6 @@ class _HookedPass:
     def shares(self, rules: Rules) -> DeferredShares:
         """Return the shares that come with the gradient."""
         request, added, adds_up = self.request, self.added, self.adds_up(rules)
-        note_failure = partial(_note_failure, request.memory, self.beside_empty, rules)
         divides = not adds_up or any(c.rows_of is None and c.line != BIASES for c in added)
 
         def shares(
@@ -208,16 +181,17 @@ class _HookedPass:
             total = totals.pop(BIASES)
             for line, share in totals.items():
                 lines[line] = lines.get(line, zero) + _divided(share, weights)
-            if not adds_up:
-                return {BIASES: _divided(total, weights)} | _nonzero(lines)
-            left = of_outputs - relevance.sum(-1) - sum(lines.values(), zero)
-            size = of_outputs.abs().sum() + relevance.abs().sum() + left.abs().sum()
-            unexplained = left.sum() - total.detach()
-            if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
-                what = "relevance and biases do not sum to the output"
-                note_failure(Opaque(what, lacks_constants=True))
-                raise DoesNotAddUp
-            return {BIASES: left - unexplained / len(left)} | _nonzero(lines)
+            if adds_up:
+                left = of_outputs - relevance.sum(-1) - sum(lines.values(), zero)
+                size = of_outputs.abs().sum() + relevance.abs().sum() + left.abs().sum()
+                unexplained = left.sum() - total.detach()
+                if not bool(unexplained.abs() <= _rounding(outputs, relevance) * size):
+                    what = "relevance and biases do not sum to the output"
+                    why = Opaque(what, lacks_constants=True)
+                    _note_failure(request.memory, self.beside_empty, rules, why)
+                    raise DoesNotAddUp
+            biases = left - unexplained / len(left) if adds_up else _divided(total, weights)
+            return {BIASES: biases} | {name: line for name, line in lines.items() if line.any()}
 
         def give_up(reason: str) -> None:
             request.memory.note_failure(rules, Opaque(reason), TRIES)
@@ -334,6 +308,49 @@ def _float_inputs(request: PassRequest) -> dict[str, Tensor]:
 # -- the comparison with a recorded pass -----------------------------------------------------------
 
 
+class _Explained(NamedTuple):
+    """The gradient by the rows, the relevance (B, T) of tokens, and the shares (B,) of lines."""
+
+    gradient: Tensor
+    relevance: Tensor
+    shares: dict[str, Tensor]
+
+
+def _explained(
+    request: PassRequest, rows: Tensor, outputs: Tensor, deferred: DeferredShares, weights: Tensor
+) -> _Explained:
+    """Return what a pass of either tier says for the weights (B, C) of its outputs."""
+    leaves = [rows, *deferred.leaves]
+    with torch.enable_grad():
+        weights = weights.detach().requires_grad_(deferred.differentiable)
+        total = (outputs * weights).sum()
+        gradients = gradients_of(total, leaves, deferred.differentiable, again=True)
+    gradient, *at_leaves = [gradients[leaf] for leaf in leaves]
+    gradient = gradient.detach()
+    relevance = request.relevance_of_tokens(gradient)
+    shares = deferred.shares(at_leaves, outputs.detach(), weights, relevance)
+    return _Explained(gradient, relevance, shares)
+
+
+def _difference(
+    hooked: _Explained, recorded: _Explained, weighted_outputs: Tensor, exact: bool
+) -> str | None:
+    """Say in what a pass by hooks and a recorded pass differ, or return None if they agree."""
+    gradient = recorded.gradient
+    limit = _rounding(gradient) * gradient.abs().max()
+    if not bool(((hooked.gradient - gradient).abs() <= limit).all()):
+        return "a gradient that differs from that of a recorded pass"
+    size = weighted_outputs.sum(-1).abs().sum() + hooked.relevance.abs().sum()
+    allowed = _rounding(weighted_outputs, hooked.relevance) * size
+    allowed = allowed if exact else max(allowed, 4 * torch.finfo(torch.bfloat16).eps * size)
+    for line in {**hooked.shares, **recorded.shares}:
+        zero = torch.zeros_like(hooked.shares[BIASES])
+        gap = hooked.shares.get(line, zero) - recorded.shares.get(line, zero)
+        if not bool((gap.abs() <= allowed).all()):
+            return f"a share of {line} that differs from that of a recorded pass"
+    return None
+
+
 def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     """Compare a pass with a recorded one, and say in what they differ, or return None.
 
@@ -347,7 +364,7 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
     request = hooked.request
     try:
-        of_hooks = explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
+        of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
     except RuntimeError as error:  # an operation may have no second derivative
         return Opaque(str(error))
     rows = request.rows.detach().requires_grad_()
@@ -356,6 +373,6 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     assert shares is not None
     if unseen := next(unseen_constants(plan, request), None):
         return Opaque(f"a constant that autograd does not know ({unseen})")
-    of_recording = explained(request, rows, again, shares, weights)
+    of_recording = _explained(request, rows, again, shares, weights)
     reason = _difference(of_hooks, of_recording, outputs * weights, hooked.plan.exact)
     return None if reason is None else Opaque(reason)

@@ -272,8 +272,13 @@ def _patterns(graph: AutogradGraph, trace: GraphTrace, roles: Roles) -> list[lis
 def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Iterator[Addition]:
     """Yield the parameters that are added to signals."""
     for op in plan.passing:
-        if op.name in _SHIFTS:
-            yield _addition_of_batch_norm(trace, op)
+        if op.name in _SHIFTS:  # of a BatchNorm, whose bias stands for the shift by its mean, too
+            _, _, bias, mean, _, training = op.args
+            of_batch = training is not False or mean is None  # nothing constant is subtracted
+            has_bias = type(bias) is Ref and bias.value in trace.parameters
+            parameter = trace.results[bias.value][0] if has_bias else None
+            shift = None if of_batch else trace.places[op.number]
+            yield Addition("parameter" if of_batch else "batch_norm", parameter, shift)
             continue
         if op.name in kinds.LOGARITHMS and op.number in plan.built_in:
             ends = (trace.origin(trace.output.value, through) for through in (_OF_ALL, _OF_SOME))
@@ -290,16 +295,6 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
             for ref in refs_in(op.args[place : place + 1]):
                 if not plan.signal[ref.value] and ref.slot != CONSTANT:
                     yield from _parameters_behind(request, trace, ref.value)
-
-
-def _addition_of_batch_norm(trace: GraphTrace, op: Op) -> Addition:
-    """Return the bias of a BatchNorm, which stands for the shift by its mean, too."""
-    _, _, bias, mean, _, training = op.args
-    of_batch = training is not False or mean is None  # nothing constant is subtracted
-    shift = None if of_batch else trace.places[op.number]
-    has_bias = type(bias) is Ref and bias.value in trace.parameters
-    parameter = trace.results[bias.value][0] if has_bias else None
-    return Addition("parameter" if shift is None else "batch_norm", parameter, shift)
 
 
 def _parameters_behind(request: PassRequest, trace: GraphTrace, value: int) -> Iterator[Addition]:

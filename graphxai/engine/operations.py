@@ -345,6 +345,7 @@ KEEP_ROWS = {  # functions called from Python that make each row of integers fro
     *("view", "reshape", "flatten", "squeeze", "unsqueeze", "__getitem__", "cat", "concat"),
 }
 GATHERED, REDUCE = moving_ids("grouped"), moving_ids("reduced")
+VALUELESS = that("valueless")  # their results do not depend on the values of their arguments
 
 
 # -- what an operation always does, read from its schema -------------------------------------------
@@ -357,7 +358,6 @@ class OperationKind(NamedTuple):
         writes: the place and name of the argument that it writes to, if any.
         views: whether its results may share memory with its arguments.
         draws: whether it draws random numbers.
-        valueless: whether its result does not depend on the values of its arguments.
         parts: a function that computes it by other operations, which are recorded in its place,
             if there is one.
     """
@@ -366,7 +366,6 @@ class OperationKind(NamedTuple):
     writes: tuple[int, str] | None
     views: bool
     draws: bool
-    valueless: bool
     parts: Callable[..., Any] | None
 
 
@@ -387,7 +386,6 @@ def operation_kind(func: Any) -> OperationKind:
         next(writes, None),
         bool(aliased),
         torch.Tag.nondeterministic_seeded in func.tags,
-        "valueless" in row.does,
         _parts_of(row, full, aliased) or (func.decompose if composite else None),
     )
 

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from graphxai.engine import operations as kinds
@@ -26,7 +25,6 @@ from graphxai.engine.request import PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import NODES, WEIGHTS, Op, Ref, Trace, is_real
 from graphxai.rules.conservative import Rules
-from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, Tape
 from graphxai.runtime.notices import warn
 
@@ -82,7 +80,8 @@ def unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
     zeros and minus infinity, add nothing. But buffers may change, also those of zeros.
     """
     lines = LedgerLines(plan.trace, request.names)
-    expected = {BIASES, *request.others}
+    expected, known = {BIASES, *request.others}, kinds.ABOVE_ZERO | kinds.LOGARITHMS
+    known |= kinds.ADDITIONS if request.memory.keeps else frozenset()
     for op in plan.passing:
         for line, ref in lines.added_by(plan, op):
             if line == BIASES and ref is not None and op.name not in kinds.NORMS:
@@ -90,10 +89,7 @@ def unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
                     yield f"a buffer in {op.path or request.name}"
                 continue
             if ref is None:  # a number
-                kept = kinds.ADDITIONS if request.memory.keeps else frozenset()
-                is_known = (
-                    line == CONSTANTS and op.name in kept | kinds.ABOVE_ZERO | kinds.LOGARITHMS
-                )
+                is_known = line == CONSTANTS and op.name in known
                 numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
                 is_known |= op.name in _MASKS and numbers <= {0, -math.inf}
             else:
@@ -224,36 +220,3 @@ def _scaled_by_row(name: str, leaf: Tensor) -> Callable[[Tensor], Tensor]:
         return constant * leaf.to(constant).view(-1, *[1] * (constant.dim() - 1))
 
     return scaled
-
-
-# -- what a pass of either tier says, to be compared with the other --------------------------------
-
-
-class ExplainedPass(NamedTuple):
-    """What a pass says by hooks, or by a recording, to be compared with the other.
-
-    Args:
-        gradient: that of the explained outputs by the rows of the nodes, (n, D) or (B, S, D).
-        relevance: that of the tokens, (B, T).
-        shares: the share (B,) of each line of the ledger.
-    """
-
-    gradient: Tensor
-    relevance: Tensor
-    shares: dict[str, Tensor]
-
-
-def explained(
-    request: PassRequest, rows: Tensor, outputs: Tensor, deferred: DeferredShares, weights: Tensor
-) -> ExplainedPass:
-    """Explain a pass of these rows, for the weights (B, C) of its outputs."""
-    leaves = [rows, *deferred.leaves]
-    with torch.enable_grad():
-        weights = weights.detach().requires_grad_(deferred.differentiable)
-        total = (outputs * weights).sum()
-        gradients = gradients_of(total, leaves, deferred.differentiable, again=True)
-    gradient, *at_leaves = [gradients[leaf] for leaf in leaves]
-    gradient = gradient.detach()
-    relevance = request.relevance_of_tokens(gradient)
-    shares = deferred.shares(at_leaves, outputs.detach(), weights, relevance)
-    return ExplainedPass(gradient, relevance, shares)

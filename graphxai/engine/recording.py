@@ -12,19 +12,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.engine.operations import OperationKind, operation_kind
+from graphxai.engine.operations import VALUELESS, OperationKind, operation_kind
 from graphxai.engine.plan import find_live
 from graphxai.engine.role_finder import find_roles
-from graphxai.engine.trace import (
-    NESTED,
-    WEIGHTS,
-    Op,
-    Ref,
-    RunningModule,
-    Trace,
-    is_real,
-    not_followed,
-)
+from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace, is_real, not_followed
 from graphxai.runtime.randomness import DRAWING, current_draws, draws_numbers
 from graphxai.runtime.scope import Blocks
 
@@ -89,14 +80,13 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
             trace.first_exit = None
         find_live(trace, self._graded)
         slots = enumerate(trace.memory.storage)
-        trace.memory.unstable = {slot for slot, storage in slots if storage in trace.memory.written}
+        unstable = {slot for slot, storage in slots if storage in trace.memory.written}
         for op in trace.ops:  # their results share memory with the tensor that they split
-            if op.name.startswith("unsafe_") and any(
-                r.slot in trace.memory.unstable for r in op.makes
-            ):
-                trace.memory.unstable.add(op.reads[0].slot)
+            if op.name.startswith("unsafe_") and any(ref.slot in unstable for ref in op.makes):
+                unstable.add(op.reads[0].slot)
         for number in trace.random_results:
-            trace.memory.unstable.difference_update(ref.slot for ref in trace.ops[number].makes)
+            unstable.difference_update(ref.slot for ref in trace.ops[number].makes)
+        trace.memory.unstable = unstable
         return trace
 
     def close(self) -> None:
@@ -181,7 +171,7 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
         """Add an operation to the list."""
         trace, number = self.trace, len(self.trace.ops)
         depends = 0
-        if not kind.valueless:
+        if kind.name not in VALUELESS:
             for ref in reads:
                 depends |= trace.flow.depends[ref.value]
         if trace.first_exit is not None and any(isinstance(arg, float) for arg in args):
@@ -207,7 +197,7 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
         if isinstance(arguments, Tensor):
             reads.append(self._read(arguments))
             return reads[-1]
-        if not isinstance(arguments, NESTED):
+        if not isinstance(arguments, tuple | list | dict):
             return arguments
         if isinstance(arguments, dict):
             return {key: self._refs(part, reads) for key, part in arguments.items()}

@@ -246,21 +246,18 @@ def refuse_lost_gradients(
         if not same and (near := own(nearby)) is not None:
             noise = (near - wanted).abs().amax()  # deep networks without norms amplify rounding
             same = bool((wanted - passed[value]).abs().amax() <= ROUNDINGS * noise)
-        if same:
-            proved |= operations
-            return
-        recorded = {v: trace.tensor(v) for v in again}  # its results have autograd's history
-        changing = _changing_gradients(trace, [trace.tensor(ref.value) for ref in outputs])
+        results = [trace.tensor(ref.value) for ref in outputs]
+        changing = [] if same else _changing_gradients(trace, results)
         if changing:
             warn(
                 f"{' and '.join(changing)} passes back something else than the gradient of what"
                 " the model computes; relevance follows what it computes.",
                 stacklevel=10,
             )
-        if changing or _come_back(trace):
+        if same or changing or _come_back(trace):
             proved |= operations
             return
-        history = _gradients([trace.tensor(ref.value) for ref in outputs], recorded)
+        history = _gradients(results, {v: trace.tensor(v) for v in again})  # autograd's own
     lost = {v for v in again if v in passed and differ(history[v], passed[v])}
 
     for op in trace.ops:

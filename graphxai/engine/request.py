@@ -244,9 +244,8 @@ class PassRequest:
             return None
         if not self.leaves:
             return self
-        if self.call_with_leaves is None or not all(
-            self.others[name].is_floating_point() for name in self.leaves
-        ):
+        real = all(self.others[name].is_floating_point() for name in self.leaves)
+        if self.call_with_leaves is None or not real:
             return None
         others = {**self.others, **self.leaves}
         return replace(self, call=self.call_with_leaves, others=others)

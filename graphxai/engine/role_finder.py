@@ -167,9 +167,7 @@ class _RoleFinder(FlowQueries):
         """Whether a quotient is `w / sum(w)`, as in a softmax over edges."""
         pairs = self.pairs[op.number]
         if op.name in kinds.TIMES:
-            inverse = {
-                value for value in sum(pairs, ()) if self.trace.op_name(value) in kinds.INVERSES
-            }
+            inverse = {v for v in sum(pairs, ()) if self.trace.op_name(v) in kinds.INVERSES}
             pairs = [(a, b) for a, b in pairs if b in inverse and a not in inverse]
         return any(self.are_summed_in(below, [above]) is not None for above, below in pairs)
 
@@ -369,8 +367,7 @@ class _RoleFinder(FlowQueries):
             return False
         for axis in range(weights.dim()):
             sums = weights.double().sum(axis)
-            if weights.shape[axis] > 1 and bool(
-                (((sums - 1).abs() < TOLERANCE) | (sums == 0)).all()
-            ):
+            fits = ((sums - 1).abs() < TOLERANCE) | (sums == 0)
+            if weights.shape[axis] > 1 and bool(fits.all()):
                 return bool(sums.any())
         return False

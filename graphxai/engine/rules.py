@@ -105,16 +105,13 @@ def as_given(setting: Any) -> Any:
 def layer_norm(
     func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
     eps: float = 1e-5,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, None, None]:  # fmt: skip
     """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale.
 
     This is the rule LN (Ali 2022, section 4).
     """
-    axes = tuple(range(-len(shape), 0))
-    mean = x.mean(axes, keepdim=True)
-    centred = x - mean
-    scale = _scale(centred, axes, eps)
-    return affine(centred * scale, weight, bias), mean, scale
+    y = _standardised(x, tuple(range(-len(shape), 0)), eps)
+    return affine(y, weight, bias), None, None
 
 
 def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
@@ -200,13 +197,9 @@ def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     return to_input
 
 
-def _scale(centred: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    return (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
-
-
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     centred = x - x.mean(axes, keepdim=True)
-    return centred * _scale(centred, axes, eps)
+    return centred * (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
 def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

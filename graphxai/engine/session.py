@@ -145,8 +145,7 @@ class _Interceptor:
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Start to record, if this is the outermost call."""
-        in_this_thread = threading.get_ident() == self._thread
-        if not in_this_thread or id(module) not in self._parts:
+        if threading.get_ident() != self._thread or id(module) not in self._parts:
             return
         if self._recording is not None:
             self._recording.enter(module)
@@ -168,8 +167,7 @@ class _Interceptor:
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Replay the call, if it was the outermost."""
-        in_this_thread = threading.get_ident() == self._thread
-        if not in_this_thread or self._recording is None:
+        if threading.get_ident() != self._thread or self._recording is None:
             return None
         self._recording.leave(module)
         if module is not self._outermost or self._recording.depth:

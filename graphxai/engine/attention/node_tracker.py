@@ -339,10 +339,7 @@ def _viewed(ids: Tensor, before: torch.Size, after: torch.Size) -> Tensor:
 
 @lru_cache(4096)
 def _split(before: torch.Size, after: torch.Size) -> list[tuple[range, range]]:
-    """Match the axes of two shapes, in the smallest groups that have as many entries in both.
-
-    Raises ValueError if the shapes have different numbers of entries.
-    """
+    """Match the axes of two shapes, in the smallest groups that have as many entries in both."""
     if math.prod(before) != math.prod(after):
         raise ValueError("the number of entries changes")  # as in a view as another type
     if 0 in before:

@@ -173,7 +173,8 @@ def _added(call: PositiveCall, inputs: list[Tensor], terms: list[Tensor]) -> Ten
     """Apply the addition rule to inputs whose values are terms. The last may be a constant."""
     shape, rule = call.value.shape, call.context.rules.addition
     inputs = [x.expand(shape) for x in inputs]
-    terms = [_finite(x.to(call.value)).expand(shape) for x in terms]
+    terms = [x.to(call.value).expand(shape) for x in terms]
+    terms = [x.masked_fill(x.isinf(), 0.0) for x in terms]  # excluded keys have no probability
     graph = call.context.graphs_of(call.op, call.value)
 
     def backward(relevance: Tensor) -> tuple[Tensor, ...]:
@@ -181,11 +182,6 @@ def _added(call: PositiveCall, inputs: list[Tensor], terms: list[Tensor]) -> Ten
         return tuple(x.view(shape) for x in rule(u, v, r, graph)[: len(inputs)])
 
     return with_backward_rule(call.value, backward, *inputs)
-
-
-def _finite(term: Tensor) -> Tensor:
-    """Replace infinite entries of a term by zeros. The keys they exclude have no probability."""
-    return term.masked_fill(term.isinf(), 0.0)
 
 
 def _plus(call: PositiveCall, rule: Callable[[PositiveCall], Tensor]) -> Tensor:
@@ -265,10 +261,7 @@ def _weighted(call: PositiveCall, first: int, in_front: bool) -> Tensor:
 
 
 def _product(call: PositiveCall, first: int) -> Tensor:
-    """Pass relevance through a product of two signals by the product rule.
-
-    The rule gets the weights of attention first.
-    """
+    """Pass relevance through a product of two signals by its rule, which gets attention first."""
     left, right = (call.op.args[place].value for place in (first, first + 1))
     weights, context = call.context.weights.get(call.op.number), call.context
     a, v = (right, left) if weights == right else (left, right)

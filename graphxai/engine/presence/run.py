@@ -194,11 +194,7 @@ class _GatedRun:
         self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
     ) -> Any:
         place = int(gate.op.name in kinds.PLUS_PRODUCT) + gate.factor
-        gated = args[place]
-        if gated.layout != torch.strided:
-            gated = gated.to_dense()
-        args = [*args]
-        args[place] = functions.weighted(gated, presence)
+        args[place] = functions.weighted(args[place].to_dense(), presence)
         return gate.op.func(*args, **kwargs)
 
 
@@ -254,10 +250,9 @@ def _gated_sum(
     """Return the gated sum that a value is made of, up to its shape and to constants."""
     passed = set()
     while value not in sums:
-        while value in trace.flow.merged:
+        if value in trace.flow.merged:
             value = trace.flow.merged[value][1]
-        if value in sums:
-            break
+            continue
         op = trace.op_of(value)
         if op is None or op.name not in kinds.DIVISORS or not op.reads:
             return None
