@@ -150,7 +150,7 @@ _proved: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each agreed with a
 
 @dataclass(frozen=True, eq=False)
 class _HookedPass:
-    """A pass whose autograd graph has hooks: its rows of nodes, and outputs (B, C) by a plan."""
+    """A pass with hooks: its rows, its outputs (B, C), its plan, and the constants that it adds."""
 
     request: PassRequest
     rows: Tensor
@@ -250,7 +250,7 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
 
 
 def _run_once(of: PassRequest, request: PassRequest, rules: Rules) -> _HookedPass:
-    """Run the pass of a request, which explains that of another one, and install its hooks."""
+    """Run the pass of `request`, which explains that of `of`, and install the hooks."""
     inputs = _float_inputs(request)
     rows, before = request.rows, torch.get_rng_state()
     keeper = ValueKeeper(request.codes) if request.memory.keeps else None

@@ -168,7 +168,7 @@ def make_plans(trace: Trace, roles: Roles, rules: Rules) -> tuple[ReplayPlan, Re
 
 
 def _custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
-    """Return the custom rule for an operation on signals, if any; refuse it but on the first."""
+    """Return the custom rule for an operation on signals, if any; it is of the first argument."""
     rule = plan.rules.custom_rule(kinds.OPERATIONS[op.name].called) if plan.rules.custom else None
     signals = {ref.value for ref in op.reads if plan.signal[ref.value]}
     if rule is None or (type(op.args[0]) is Ref and signals == {op.args[0].value}):
@@ -222,7 +222,7 @@ class _Planner:
     def _taken_by(self, op: Op) -> frozenset[int]:
         """Return the signals that an operation reads and does not hold constant.
 
-        In a product of the nodes and another input, this scales what the nodes pass on.
+        In a product of the nodes and another input, the other only scales what the nodes pass on.
         """
         if (taken := self.taken.get(op.number)) is not None:
             return taken

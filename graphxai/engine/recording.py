@@ -209,7 +209,7 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
     def _results(
         self, out: Any, base: int | None, writes: bool, depends: int, makes: list[Ref]
     ) -> Any:
-        """Return results, which may share the memory of `base`, as `Ref`s, also in `makes`."""
+        """Return results as `Ref`s, and append these to `makes`. They may share `base`'s memory."""
         trace = self.trace
         if isinstance(out, tuple | list):
             return [self._results(part, base, writes, depends, makes) for part in out]

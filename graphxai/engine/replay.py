@@ -113,7 +113,7 @@ class Replay:
         return self.run_op(op, args, kwargs)
 
     def _arguments(self, op: Op, replaced: bool = True) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of an operation, constant where it holds them, some `replaced`."""
+        """Return the arguments of an operation, detached where it holds them, `replaced` or not."""
         replacement = self.replacements.get(op.number) if replaced else None
         holds = op.number in self.plan.roles.held or op.name in kinds.PRODUCTS
         if replacement is None and not holds:

@@ -105,7 +105,7 @@ class PassMemory:
         return _hooks_allowed.get() and len(self._failures.get(rules, ())) < TRIES
 
     def note_failure(self, rules: Rules, why: Opaque, times: int = 1) -> None:
-        """Remember why a pass under these rules had to be recorded. After `TRIES` all will be."""
+        """Remember why a pass under these rules was recorded. After `TRIES` failures, all are."""
         self._failures[rules] = [*self._failures.pop(rules, ()), *[why] * times]
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:

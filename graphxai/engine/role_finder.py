@@ -233,7 +233,7 @@ class _RoleFinder(FlowQueries):
                 self._hold(product, self.factors[product.number][0], "attention")
 
     def _is_of_constant_rows(self, op: Op, gates: set[int], gate: int) -> bool:
-        """Whether a product is of what is made of a gate, and a constant of the pass, by entry."""
+        """Whether a product is of a gate and a constant that the pass made, entry by entry."""
         if op.name not in kinds.TIMES or len(self.factors[op.number]) != 1 or len(op.reads) != 2:
             return False
         (other,) = (ref.value for ref in op.reads if ref.value not in gates)

@@ -53,7 +53,7 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
 
 
 def _pass_with_attention(request: PassRequest, rules: Rules, tape: Tape) -> Tensor:
-    """Return the outputs of a pass, and put its attention on the tape. It must have some."""
+    """Return a pass's outputs, and put its attention on the tape, or raise NoAttentionError."""
     annotated = annotated_trace(request)
     warn_of_random_numbers(request.name, annotated.trace)
     replayed = replay_reading_attention(

@@ -27,7 +27,7 @@ MOVES = (kinds.WHOLE | kinds.TURNS) - kinds.CUTS
 
 @dataclass(eq=False)
 class _LinearAttention:
-    """`k^T v` (inner) and `q (k^T v)` (outer), and the addition of `c v`, after some moves."""
+    """`k^T v` (inner), `q (k^T v)` (outer) and, after moves, the addition of `c v` (c: factor)."""
 
     inner: Op
     outer: Op
@@ -107,9 +107,8 @@ def _multiple(trace: Trace, value: int) -> tuple[float, int]:
     other = op.args[1]
     if type(other) is Ref:
         tensor = trace.tensor(other.value)
-        other = (
-            tensor.item() if not tensor.dim() and not trace.flow.depends[other.value] & 1 else None
-        )
+        is_number = not tensor.dim() and not trace.flow.depends[other.value] & 1
+        other = tensor.item() if is_number else None
     return (1.0, value) if other is None else (float(other), op.reads[0].value)
 
 

@@ -155,7 +155,7 @@ class NodeTracker:
     def _joined_ends(
         self, op: Op, shape: torch.Size, ids_of_reads: dict[int, EntryIds]
     ) -> EntryIds | None:
-        """Return the pairs of nodes whose channels `cat([h_i, h_j], -1)` joins, None of others."""
+        """Return the pairs of nodes whose channels `cat([h_i, h_j], -1)` joins, else None."""
         dim = op.args[1] if len(op.args) > 1 else op.kwargs.get("dim", 0)
         ids = ids_of_reads.values()
         of_channels = dim % len(shape) == len(shape) - 1 > 0

@@ -43,8 +43,7 @@ def annotated_trace(request: PassRequest) -> AnnotatedTrace:
     rows, versions = request.rows.detach(), weight_versions(request.module)
 
     def record() -> AnnotatedTrace:
-        trace = record_pass(request)
-        return annotate(trace, request.rows, request.layout)
+        return annotate(record_pass(request), request.rows, request.layout)
 
     def may_serve(new: AnnotatedTrace) -> bool:  # every pass draws its own random numbers
         return bool(request.key) and not (new.trace.random_calls or new.trace.random_results)

@@ -170,7 +170,7 @@ def added(call: PositiveCall) -> Tensor:
 
 
 def _added(call: PositiveCall, inputs: list[Tensor], terms: list[Tensor]) -> Tensor:
-    """Apply the addition rule to inputs whose values are terms. The last may be a constant."""
+    """Apply the addition rule to inputs with values `terms`; the last may be a constant."""
     shape, rule = call.value.shape, call.context.rules.addition
     inputs = [x.expand(shape) for x in inputs]
     terms = [x.to(call.value).expand(shape) for x in terms]
