@@ -333,9 +333,8 @@ def graphs_and_heads(weights: Tensor, entries: NodePairEntries) -> tuple[Tensor,
     outside, (count, heads) = torch.zeros_like(weights, dtype=torch.long), entries.index.shape
     graph = entries.positions[0][:, None].expand(-1, heads)
     head = torch.arange(heads, device=weights.device).expand(count, -1)
-    graph, head, inside = (
-        outside.put(entries.index, part) for part in (graph, head, torch.ones_like(head))
-    )
+    parts = (graph, head, torch.ones_like(head))
+    graph, head, inside = (outside.put(entries.index, part) for part in parts)
     return graph, head, inside
 
 

@@ -277,9 +277,8 @@ class PositiveContext:
         layer, entries = self._entries[op.number]
         chosen = important[:, :, layer, : entries.index.shape[1]].expand(self.size, -1, -1)
         ones = torch.ones_like(values)
-        graph, head, inside = (
-            f(part.to(ones), ones) for part in graphs_and_heads(weights, entries)
-        )
+        parts = graphs_and_heads(weights, entries)
+        graph, head, inside = (f(part.to(ones), ones) for part in parts)
         inside = inside.clamp(min=1)
         return (graph / inside).round().long(), (head / inside).round().long(), chosen
 

@@ -173,8 +173,9 @@ def _added(call: PositiveCall, inputs: list[Tensor], terms: list[Tensor]) -> Ten
     """Apply the addition rule to inputs with values `terms`; the last may be a constant."""
     shape, rule = call.value.shape, call.context.rules.addition
     inputs = [x.expand(shape) for x in inputs]
-    terms = [x.to(call.value).expand(shape) for x in terms]
-    terms = [x.masked_fill(x.isinf(), 0.0) for x in terms]  # excluded keys have no probability
+    terms = [x.to(call.value) for x in terms]
+    # keys that infinite entries exclude have no probability
+    terms = [x.masked_fill(x.isinf(), 0.0).expand(shape) for x in terms]
     graph = call.context.graphs_of(call.op, call.value)
 
     def backward(relevance: Tensor) -> tuple[Tensor, ...]:

@@ -201,7 +201,7 @@ class _GatedRun:
 def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
     """Shape the factors of weights like the terms that they multiply, or return None.
 
-    If terms join heads and channels in one axis (PyG's `HGTConv`), all channels have one factor.
+    If terms join heads and channels, as in PyG's `HGTConv`, a head's channels have its factor.
     """
     while factor.dim() < terms.dim():
         factor = factor.unsqueeze(-1)
