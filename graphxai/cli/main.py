@@ -233,7 +233,7 @@ def main(*, at_once: bool = False) -> None:
     """
     # Importing makes half a million objects that stay. Looking for garbage among them every 700
     # objects takes a tenth of the time of a short command, and looking five times still a
-    # fourteenth. A table takes 50 MiB more for it.
+    # fourteenth. A table takes 150 MiB more for it.
     gc.set_threshold(1_000_000, 20, 20)
     escape_what_cannot_be_shown()
     arguments = sys.argv[1:]
