@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -105,6 +106,16 @@ def test_the_house_stays_within_its_budget():
         "take something away, or run `python tests/helpers/house_budget.py`; a commit that raises"
         f" one says why in its body: {'; '.join(grown)}"
     )
+
+
+def test_the_core_of_the_engine_is_read_in_an_afternoon():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (core,) = (each for each in contracts if each["name"].startswith("The core of the engine"))
+    files = [ROOT / f"{name.replace('.', '/')}.py" for name in core["source_modules"]]
+    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    assert lines <= 5_000
+    assert len(files) <= 16
 
 
 def test_every_public_name_is_listed_once_and_loads():
