@@ -20,6 +20,7 @@ from graphxai.contract.inputs import EDGE_GATES
 from graphxai.contract.model import ExplainableModel, evaluating, wanted_empty_outputs
 from graphxai.contract.target import Target
 from graphxai.models.graphormer import Graphormer, backward, original_encoder
+from graphxai.models.graphormer.choices import choices_runner, in_passes_by_size
 from graphxai.rules.conservative import Rules, conservative, record
 from graphxai.rules.module_rule import computing_by_rules
 from graphxai.rules.remainders import (
@@ -35,7 +36,6 @@ from graphxai.rules.remainders import (
 from graphxai.rules.tape import DoesNotAddUp, Tape
 from graphxai.runtime.derived_values import DerivedValues
 from graphxai.runtime.notices import warn
-from graphxai.wrapping.removal import choices_runner, in_passes_by_size
 
 from .orders import Choices
 from .wrapped import forget_forward_pass, is_shared, share_of
@@ -347,8 +347,9 @@ def encode_parts(
         parts.append(of_graph)
         places.append(count + place)
         count += len(of_graph)
-    run = choices_runner(model, batch, tokens, bias, operator)
-    outputs = in_passes_by_size(run, parts, operator)
+    zeros = operator == "zero"
+    run = choices_runner(model, batch, tokens, bias, zeros)
+    outputs = in_passes_by_size(run, parts, whole=zeros)
     return torch.stack([outputs[place] for place in places], dim=1)
 
 

@@ -10,21 +10,20 @@
 When edges are removed, the graph is encoded again without them.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
-from graphxai.contract.batching import fitting, num_fitting
+from graphxai.contract.batching import num_fitting
 from graphxai.contract.inputs import Input
 from graphxai.models.graphormer import Ensemble, Graphormer, StructureEncoding
+from graphxai.models.graphormer.choices import by_size, choices_runner, in_passes_by_size
 from graphxai.models.graphormer.masked_atoms import (
     ROUNDS,
     MaskedAtoms,
@@ -181,7 +180,8 @@ def _outputs_of_many(
         return [torch.stack(each).mean(0) for each in zip(*members, strict=True)]
     if operator != "delete" and not isinstance(model, Graphormer):
         return [_of_wrapped(model, *pair, operator) for pair in zip(graphs, keeps, strict=True)]
-    outputs = in_passes_by_size(_runner(model, graphs, operator, resampling), keeps, operator)
+    run = _runner(model, graphs, operator, resampling)
+    outputs = in_passes_by_size(run, keeps, operator in ("zero", "resample"))
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
@@ -209,7 +209,7 @@ def _outputs_without_edges(
         parts = [_thinned(model, *pairs[row]) for row in rows.tolist()]
         return _outputs_of_graphs(model, parts, parts)
 
-    outputs = _by_size(torch.tensor([int(graph.num_nodes or 0) + 1 for graph, _ in pairs]), run)
+    outputs = by_size(torch.tensor([int(graph.num_nodes or 0) + 1 for graph, _ in pairs]), run)
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
@@ -222,30 +222,6 @@ def _thinned(model: Any, data: Data, choice: Tensor) -> Data:
     if data.edge_attr is not None:
         whole.edge_attr = data.edge_attr[choice]
     return StructureEncoding.from_config(model.config)(whole)
-
-
-def in_passes_by_size(
-    run: Callable[[Tensor, Tensor], Tensor], keeps: Sequence[Tensor], operator: Operator
-) -> Tensor:
-    """Return the outputs (P, C) of all choices (K, N) of the nodes of several graphs.
-
-    Choices with similar numbers of tokens share a pass. `run` computes it from the numbers of their
-    graphs (R,) and the tokens (R, T), True at those that stay and False at padding.
-    """
-    widths = torch.tensor([keep.shape[1] + 1 for keep in keeps])
-    counts = torch.tensor([len(keep) for keep in keeps])
-    owner, most = torch.arange(len(keeps)).repeat_interleave(counts), int(widths.max())
-    kept = torch.cat([F.pad(keep.cpu(), (1, most - 1 - keep.shape[1])) for keep in keeps])
-    kept[:, 0] = True  # the graph token
-    tokens = widths[owner] if operator in ("zero", "resample") else kept.sum(1)
-    return _by_size(tokens, lambda rows: run(owner[rows], kept[rows]))
-
-
-def _by_size(tokens: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-    """Call `run` for rows with similar numbers of tokens (P,), and return the outputs (P, C)."""
-    order = tokens.argsort(stable=True)
-    outputs = torch.cat([run(order[some]) for some in fitting(tokens[order].tolist())])
-    return outputs[order.argsort().to(outputs.device)]
 
 
 def _runner(
@@ -272,28 +248,7 @@ def _runner(
     bias = model.bias(batch)  # (G, H, T, T)
     if resampling is not None:
         return _resampler(model, graphs, batch, bias, resampling)
-    return choices_runner(model, batch, model.embed(batch), bias, operator)
-
-
-def choices_runner(
-    model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, operator: Operator
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function like that of `_runner`, which removes by masks or zeros.
-
-    Tokens are (G, T, D), and the bias is (G, H, T, T).
-    """
-    device = tokens.device
-
-    def zeroed(owner: Tensor, kept: Tensor) -> Tensor:
-        owner, kept = owner.to(device), kept.to(device)
-        width = int(batch.num_nodes[owner].max()) + 1
-        shown = tokens[owner, :width] * kept[:, :width, None]
-        return model.encode(shown, batch, bias=bias[owner, :, :width, :width])
-
-    def masked(owner: Tensor, kept: Tensor) -> Tensor:
-        return _encode_kept(model, batch, tokens, bias, owner.to(device), kept.to(device))
-
-    return zeroed if operator == "zero" else masked
+    return choices_runner(model, batch, model.embed(batch), bias, operator == "zero")
 
 
 def _resampler(
@@ -350,27 +305,6 @@ def _alone(model: WrappedModel, part: Data, whole: Data) -> Tensor:
     if not part.num_nodes:
         return output_of_hidden(model, whole, part, model.embed(batch)[0, 1:])
     return model(batch)
-
-
-def _encode_kept(
-    model: Graphormer, batch: GraphBatch, tokens: Tensor, bias: Tensor, owner: Tensor, kept: Tensor
-) -> Tensor:
-    """Return the outputs (K, num_outputs) of the tokens that stay, without the masked tokens.
-
-    Tokens are (G, T, D), and the bias is (G, H, T, T). A key that no query attends to can be left
-    out, so the remaining tokens are gathered. Shorter choices are padded with masked tokens to the
-    length of the longest.
-    """
-    heads, t = bias.shape[1:3]
-    width = int(kept.sum(1).max())
-    places = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]  # (K, W)
-    pairs = (owner[:, None, None] * t + places[:, :, None]) * t + places[:, None, :]  # (K, W, W)
-    flat = bias.transpose(0, 1).reshape(heads, -1)
-    gathered = flat[:, pairs.flatten()].view(heads, *pairs.shape)  # (H, K, W, W)
-    hidden = ~kept.gather(1, places)  # (K, W)
-    if bool(hidden.any()):
-        gathered.masked_fill_(hidden[None, :, None, :], -math.inf)
-    return model.encode(tokens[owner[:, None], places], batch, bias=gathered.transpose(0, 1))
 
 
 def _of_wrapped(model: Any, data: Data, keep: Tensor, operator: Operator) -> Tensor:
