@@ -21,6 +21,7 @@ from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.rule_molecules import rule_table
 from graphxai.datasets.rules import get_rule
 from graphxai.datasets.shapes import shape_dataset
+from graphxai.learning import removal
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.recipes.bace import train_bace
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
@@ -45,6 +46,7 @@ def data(tmp_path: Path, mnist_digits: np.ndarray, monkeypatch: pytest.MonkeyPat
     table.parent.mkdir(parents=True)
     table.write_text("\n".join(["mol,Class,pIC50", *lines]) + "\n", "utf-8")
     monkeypatch.setattr(molecules, "BACE_MD5", hashlib.md5(table.read_bytes()).hexdigest())
+    monkeypatch.setattr(removal, "EXPLAINED", 2)  # most of the time, and no part of the weights
     return tmp_path
 
 
