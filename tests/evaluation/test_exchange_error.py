@@ -131,6 +131,7 @@ GRAPH = Data(
 
 
 def test_shapley_values_of_a_sum_have_no_error_in_a_report(tmp_path):
+    torch.manual_seed(0)  # an estimate of a share of nearly 0 may be below it
     model = gx.wrap(Sum().eval(), kind="binary")
     report = gx.evaluate(model, [GRAPH], ["shapley_sampling"], metrics=["exchange_error"])
     values = report.values("exchange_error")
