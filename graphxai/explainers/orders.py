@@ -217,7 +217,7 @@ def from_both_ends(measure: Measure, start: Tensor, mask: Tensor, rounds: int) -
 
 def require_coalitions(model: ExplainableModel) -> None:
     """Raise ValueError unless coalitions of a wrapped model's nodes can be measured."""
-    if not hasattr(model, "pass_request"):
+    if not hasattr(model, "rows_to_outputs"):
         raise ValueError("coalitions are measured in Graphormers and in wrapped models (gx.wrap).")
 
 

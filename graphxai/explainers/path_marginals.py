@@ -109,7 +109,7 @@ class PathMarginals(Explainer):
     ) -> Attribution | None:
         """Score the nodes of a wrapped model by presence gates, or return None if it has none."""
         alone = batch.mask.sum(-1) <= 1
-        if not hasattr(model, "pass_request") or bool(alone.all()):
+        if not hasattr(model, "rows_to_outputs") or bool(alone.all()):
             return None
         from graphxai.wrapping.presence import NotGated, presence_pass  # loads PyG
 

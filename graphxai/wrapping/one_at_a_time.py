@@ -15,22 +15,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.data import Data
 
-from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied, restoring_attributes
 
 from .attribute_roles import attribute_roles
 from .batches import WrappedBatch
-from .chosen import is_about_nodes, nodes_asked
 from .heterogeneous import SCHEMA
+from .hiding import output_of_empty, output_of_hidden
 from .model_checks import nearly_equal, without_traces
 from .subgraphs import restricted
 
 Wrapped = Any  # a WrappedModel, whose file imports this one
-# What follows where a model has no finite output for a graph without nodes.
-ZEROED = ". Where all nodes were to be hidden, they were set to zero instead."
-UNDEFINED = ", so the results for such graphs are NaN."
 
 
 def one_by_one(
@@ -83,79 +78,6 @@ def tokens_one_by_one(
         shown = None if keep is None else keep[row : row + 1, :nodes]
         outputs.append(model.encode(row_tokens[None, : nodes + 1], single, shown))
     return torch.cat(outputs)
-
-
-def output_of_hidden(model: Wrapped, graph: Data, empty: Data, tokens: Tensor) -> Tensor:
-    """Return the output (1, C) of a graph with tokens (N, D) if all its nodes are hidden.
-
-    `empty` is the graph without its nodes. If one of the nodes is explained, the output is zero.
-    """
-    if is_about_nodes(graph):
-        return tokens.new_zeros(1, model.config.num_outputs * len(nodes_asked(graph)))
-    if not model.settings.zeroes_nodes:
-        if (output := _finite_output(model, empty, tokens[:0], graph)) is not None:
-            return output
-        warn_of_empty(model, ZEROED)
-    zeros = tokens.new_zeros(1, int(graph.num_nodes or 0) + 1, tokens.shape[1])
-    return model.encode(zeros, model.collate([graph]))
-
-
-def output_of_empty(model: Wrapped, empty: Data) -> Tensor:
-    """Return the output (1, C) of a graph without nodes.
-
-    If one of its nodes was to be explained, the output is zero. If the model has no finite output
-    for an empty graph, warn and return NaN.
-    """
-    if is_about_nodes(empty):
-        return torch.zeros(1, model.config.num_outputs, device=empty.x.device)
-    if (output := _finite_output(model, empty)) is not None:
-        return output
-    warn_of_empty(model, UNDEFINED)
-    return torch.full((1, model.config.num_outputs), torch.nan, device=empty.x.device)
-
-
-def outputs_without_any_nodes(model: Wrapped, batch: WrappedBatch, beside: Data) -> Tensor | None:
-    """Return the outputs (B, C) of graphs with all nodes hidden, or None if they are not finite.
-
-    They run beside another graph if they cannot run alone. Graphs that are then equal have one
-    output.
-    """
-    outputs: list[Tensor] = []
-    for empty in batch.without_any_nodes():
-        if (output := _finite_output(model, empty, beside=beside)) is None:
-            return None
-        outputs.append(output)
-    return torch.cat(outputs).expand(len(batch), -1)
-
-
-def _finite_output(
-    model: Wrapped, empty: Data, rows: Tensor | None = None, beside: Data | None = None
-) -> Tensor | None:
-    """Return the model's output (1, C) for an empty graph, or None if it is not finite.
-
-    The graph has tokens `rows` (0, D). If it cannot run alone and the model does not mix graphs, it
-    runs together with the graph `beside`.
-    """
-    if (output := _first_output(model, [empty], rows)) is not None or beside is None:
-        return output
-    return None if model.checks.mixing is not None else _first_output(model, [empty, beside])
-
-
-def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
-    """Run all graphs in one pass, and return the first output (1, C), or None if not finite."""
-    try:
-        batch = model.collate(graphs)
-        rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
-        output: Tensor = model._run_pass(rows, batch, batch.mask)[:1]
-    except Exception:  # a model may raise anything that its code divides by, asserts or looks up
-        return None
-    return output if bool(torch.isfinite(output).all()) else None
-
-
-def warn_of_empty(model: Wrapped, consequence: str) -> None:
-    """Warn that the output of graphs without nodes is not finite, and what follows of it."""
-    name = type(model.module).__name__
-    warn(f"{name} has no finite output for a graph without nodes{consequence}", stacklevel=5)
 
 
 # -- whether a model counts padding ----------------------------------------------------------------

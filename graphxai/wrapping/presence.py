@@ -23,6 +23,7 @@ from graphxai.engine.trace import Trace, refs_in
 from .attribute_roles import NODES, AttributeRole, roles_and_doubts
 from .batches import as_rows
 from .chosen import chosen_nodes
+from .describing import described_pass
 
 CLOSE = 1e-3  # relative to the outputs, as the recorded pass computes in another order
 ROUNDINGS = 8  # how many roundings of the least precise values outputs may differ by, if more
@@ -126,7 +127,7 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
         NotGated: nodes cannot be left out anywhere.
     """
     tokens = tokens.detach()
-    request = model.pass_request(as_rows(tokens, batch), batch, batch.mask)
+    request = described_pass(model, as_rows(tokens, batch), batch, batch.mask)
     trace = record_pass(request)
     others = _ids_of_others(trace, request, batch)
     layout = request.layout

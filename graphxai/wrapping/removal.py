@@ -31,7 +31,7 @@ from graphxai.models.graphormer.masked_atoms import (
     stored_masked_atoms,
 )
 
-from .one_at_a_time import output_of_empty, output_of_hidden
+from .hiding import output_of_empty, output_of_hidden
 from .subgraphs import subgraph_alone
 from .wrapped import WrappedModel
 

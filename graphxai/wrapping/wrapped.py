@@ -16,7 +16,7 @@ from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.engine.attention.reading import GraphsNeedOwnPass
 from graphxai.engine.positive.context import current_relevance
 from graphxai.engine.positive.rules import pass_by_positive_rules
-from graphxai.engine.request import PassMemory, PassRequest, Tier
+from graphxai.engine.request import PassMemory, Tier
 from graphxai.engine.session import pass_by_conservative_rules
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.module_rule import computing_by_rules
@@ -42,27 +42,18 @@ from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .eval_replica import ModuleView
-from .heterogeneous import OF_TYPES, SCHEMA, numbers_of_types
+from .heterogeneous import OF_TYPES, SCHEMA
+from .hiding import outputs_of_kept, outputs_without_nodes
 from .lookups import LookupForms, codes_by_node
 from .messages import counting_layers
 from .model_checks import ATTENTION_IN_PARTS, COUNTS_PADDING, ModelChecks
-from .one_at_a_time import (
-    UNDEFINED,
-    ZEROED,
-    PaddingCheck,
-    one_by_one,
-    outputs_without_any_nodes,
-    runs_of_one_size,
-    tokens_one_by_one,
-    warn_of_empty,
-)
+from .one_at_a_time import PaddingCheck, one_by_one, runs_of_one_size, tokens_one_by_one
 from .reading import prepared
 from .subgraphs import disjoint_copies, reordered, restricted
 
 if TYPE_CHECKING:
     from graphxai.datasets.training_set import TrainingSet
 
-FEW = 8  # nodes beside which a model shows its output without nodes
 # the checks that hold within a block in which the model is explained
 _checks_in_block: Blocks[ModelChecks | None] = Blocks("graphxai_checks", None)
 
@@ -86,7 +77,7 @@ class WrappedModel(ShownModel, ModuleView):
         self.memory = PassMemory()
         self.lookups = LookupForms()
         of_graphs_or_own_call = settings.forward is not None or not settings.dense
-        self._masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
+        self.masks_padding = of_graphs_or_own_call or takes_padding_mask(module)
 
     def __repr__(self) -> str:
         tasks = tasks_text(self.config.tasks)
@@ -115,7 +106,7 @@ class WrappedModel(ShownModel, ModuleView):
     @property
     def same_size_only(self) -> bool:
         """Whether inputs of different lengths cannot share a batch."""
-        return not self._masks_padding
+        return not self.masks_padding
 
     def goes_alone(self, data: Data) -> bool:
         """Return whether an input cannot share a batch with others."""
@@ -306,9 +297,9 @@ class WrappedModel(ShownModel, ModuleView):
             return run(self, tokens, batch, keep)
         batch = batch.repeated(times)
         if batch.graphs is not None and (keep is not None or not bool(batch.num_nodes.all())):
-            return self._outputs_of_kept(tokens, batch, batch.mask if keep is None else keep)
+            return outputs_of_kept(self, tokens, batch, batch.mask if keep is None else keep)
         shown = batch.mask if keep is None else batch.mask & keep
-        if not self._masks_padding and not bool(shown.all()):
+        if not self.masks_padding and not bool(shown.all()):
             raise ValueError(
                 f"{type(self.module).__name__}.forward takes no padding mask: nodes cannot be"
                 " hidden, and inputs of different lengths cannot share a batch. Pass a wrap(...,"
@@ -318,7 +309,7 @@ class WrappedModel(ShownModel, ModuleView):
             all_hidden = ~shown.any(-1)
             tokens = tokens.masked_fill(all_hidden[:, None, None], 0.0)
             shown = shown | (all_hidden[:, None] & batch.mask)
-        return self._run_pass(as_rows(tokens, batch), batch, shown)
+        return self.run_pass(as_rows(tokens, batch), batch, shown)
 
     def outputs_without_nodes(self, batch: WrappedBatch) -> Tensor | None:
         """Return the outputs (B, C) of these graphs without nodes, with NaN if they are not finite.
@@ -327,27 +318,7 @@ class WrappedModel(ShownModel, ModuleView):
         They run beside a few nodes of the smallest graph, or beside all of them if that fails.
         Without the node that is explained, or one of a pair, the output is zero.
         """
-        if batch.graphs is not None and is_about_nodes(batch.graphs):
-            return batch.x.new_zeros(len(batch) * batch.nodes_asked, self.config.num_outputs)
-        if self.settings.zeroes_nodes:
-            return None
-        number = batch.num_nodes.masked_fill(batch.num_nodes == 0, batch.mask.shape[1] + 1)
-        smallest = int(number.argmin())
-        whole = int(batch.num_nodes[smallest])
-        for count in sorted({min(whole, FEW), whole}):
-            with suppress(Exception), restoring_attributes(self.running):
-                if batch.graphs is None:
-                    hides = self.settings.graph_token and self._masks_padding
-                    no_nodes = torch.zeros_like(batch.mask)
-                    return self.encode(self.embed(batch), batch, no_nodes) if hides else None
-                beside = batch.first_nodes(smallest, count)
-                single = self.collate([beside]).to(self.device)
-                if self.why_single_passes(batch if len(batch) > 1 else single):
-                    return outputs_without_any_nodes(self, batch, beside)
-                emptied = batch.emptied(beside)
-                rows = self.embed(batch)[smallest, 1:][batch.mask[smallest]][:count]
-                return self._run_pass(rows, emptied, emptied.mask)[:-1].expand(len(batch), -1)
-        return None
+        return outputs_without_nodes(self, batch)
 
     def outputs_of_zeroed_nodes(self, batch: WrappedBatch) -> Tensor | None:
         """Return the outputs (B, C) of graphs whose nodes are zeros, or None if it has none."""
@@ -373,13 +344,13 @@ class WrappedModel(ShownModel, ModuleView):
             return self.encode(self.embed(batch), batch)
         if len(passes := self.passes(batch)) > 1:
             return torch.cat([self(single) for single in passes])
-        if not self._masks_padding and not bool(batch.mask.all()):
+        if not self.masks_padding and not bool(batch.mask.all()):
             raise ValueError("inputs of different lengths cannot share a batch of this model.")
-        return self._run_pass(None, batch, batch.mask)
+        return self.run_pass(None, batch, batch.mask)
 
     # -- passes --------------------------------------------------------------------------------
 
-    def _run_pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
+    def run_pass(self, rows: Tensor | None, batch: WrappedBatch, shown: Tensor) -> Tensor:
         """Return the outputs (B, C) of node rows, under the rules and recordings in force."""
         tape, state = current_tape(), current_relevance()
         if rows is None:
@@ -387,7 +358,7 @@ class WrappedModel(ShownModel, ModuleView):
         if tape is None and state is None and current_rules() == Rules():
             return self.rows_to_outputs(batch, shown)(rows)
         try:
-            request = self.pass_request(rows, batch, shown)
+            request = described_pass(self, rows, batch, shown)
             if state is not None:
                 outputs = pass_by_positive_rules(request, state)
                 self.checks.reads_class_token |= state.reads_class_token
@@ -405,10 +376,6 @@ class WrappedModel(ShownModel, ModuleView):
                 self.checks.warn_of_idle_rules(type(self.module).__name__, idle)
         return outputs
 
-    def pass_request(self, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
-        """Describe the pass of these node rows (see `described_pass`)."""
-        return described_pass(self, rows, batch, shown)
-
     def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""
 
@@ -416,49 +383,6 @@ class WrappedModel(ShownModel, ModuleView):
             return outputs_of_rows(self, rows, batch, shown)
 
         return call
-
-    def _outputs_of_kept(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor) -> Tensor:
-        """Return the outputs (B, C) of the subgraphs with only the nodes to keep (B, N)."""
-        types = numbers_of_types(batch, batch.mask)
-        last = int((types * (int(batch.num_nodes.max()) + 1) + batch.num_nodes).argmax())
-        if not int(batch.num_nodes[last]):
-            raise ValueError("none of these graphs has any nodes.")
-        shown = batch.mask & keep
-        if bool(shown.any(-1).all()) and torch.equal(numbers_of_types(batch, shown), types):
-            subgraphs = batch.without(shown)
-            return self._run_pass(tokens[:, 1:][shown], subgraphs, subgraphs.mask)
-        subgraphs = batch.without(shown, last)
-        rows = torch.cat([tokens[:, 1:][shown], tokens[last, 1:][batch.mask[last]]])
-        hidden, empty = batch.mask.any(-1) & ~shown.any(-1), ~batch.mask.any(-1)
-        if not (self.settings.zeroes_nodes and bool(hidden.any())):
-            outputs = self._outputs_beside_empty(rows, subgraphs)
-            if not bool(torch.isfinite(outputs[empty]).all()):
-                warn_of_empty(self, UNDEFINED)
-            if bool(torch.isfinite(outputs[hidden]).all()):
-                return outputs
-            warn_of_empty(self, ZEROED)
-        zeros = tokens.masked_fill(hidden[:, None, None], 0.0)
-        return self._outputs_of_kept(zeros, batch, keep | (hidden[:, None] & batch.mask))
-
-    def _outputs_beside_empty(self, rows: Tensor, batch: WrappedBatch) -> Tensor:
-        """Return the outputs (B, C) of the batch without its last graph.
-
-        If the model fails, its graphs without nodes have NaN, and the others run by themselves.
-        """
-        try:
-            with restoring_attributes(self.running):
-                return self._run_pass(rows, batch, batch.mask)[:-1]
-        except OneGraphAtATime:
-            raise
-        except Exception:  # a model may raise anything that its code divides by or looks up
-            columns = self.config.num_outputs * batch.nodes_asked
-            outputs = rows.new_full((len(batch) - 1, columns), torch.nan)
-            kept = batch.mask[:-1].any(-1).nonzero()[:, 0]
-            if len(kept):
-                part = batch.of_rows(*kept.tolist())
-                rows = rows[torch.isin(batch.layout.graph, kept)]
-                outputs = outputs.index_copy(0, kept, self._run_pass(rows, part, part.mask))
-            return outputs
 
     def attributes_read(self) -> set[str] | None:
         """Return the names of the graph attributes that the model reads, or None for all."""
