@@ -113,33 +113,11 @@ class StructuralBias(nn.Module):
             too_far = pairs & (batch.distance_codes >= self.mask_distance)  # (B, N, N)
             bias.masked_fill_(too_far[:, None], -math.inf)
 
-    def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the terms of the bias by name, (B, H, T, T), with zeros where the bias is -inf."""
-        nodes = self.terms_between_nodes(batch)
-        terms = {name: F.pad(term, (1, 0, 1, 0)) for name, term in nodes.items()}
-        token = torch.zeros_like(terms["spatial"])
-        token[:, :, 0, :] = token[:, :, :, 0] = self.graph_token[:, None]
-        excluded = self(batch).isinf()
-        terms["graph token distance"] = token
-        return {name: term.masked_fill(excluded, 0.0) for name, term in terms.items()}
-
-    def terms_between_nodes(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the terms of the bias between nodes by name, (B, H, N, N) each."""
-        table, distances = self.table(), len(self.spatial)
-        is_distance = (torch.arange(len(table), device=table.device) < distances)[:, None]
-        every = slice(0, batch.mask.shape[0]), slice(0, batch.mask.shape[1])
-        nodes = {"spatial": _sum_bags(batch, table * is_distance, *every)}
-        if self.has_edges:
-            nodes["edge"] = _sum_bags(batch, table * ~is_distance, *every)
-        if self.position is not None and batch.pos is not None:
-            nodes["position"] = self.position(batch.pos)
-        return nodes
-
     def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """Return `sum_ij t_ij g_ij` for every term t of the bias by name, (B,) each.
 
-        The terms t are those of `terms`. The share of the edges would be the dearest to compute, so
-        it is what the other shares leave of the total.
+        The share of the edges would be the dearest to compute, so it is what the other shares leave
+        of the total.
 
         Args:
             batch: the graphs.

@@ -302,18 +302,6 @@ class ReaderBias(StructuralBias):
         bias[graphs, :, 0, node + 1] = -torch.inf
         return without_padding(bias, F.pad(~batch.mask, (1, 0)))
 
-    def terms(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Return the terms of the bias by name, (B, H, T, T) each; zero where there are none."""
-        graphs, node = _explained(batch)
-        terms = {}
-        for name, nodes in self.terms_between_nodes(batch).items():
-            term = F.pad(nodes, (1, 0, 1, 0))
-            term[:, :, 0, 1:] = nodes[graphs, :, node]
-            term[:, :, 0, 0] = nodes[graphs, :, node, node]
-            term[graphs, :, 0, node + 1] = 0.0
-            terms[name] = term.masked_fill(self(batch).isinf(), 0.0)
-        return terms
-
     def shares(self, batch: GraphBatch, bias: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """Return `sum_ij t_ij g_ij` for every term of the bias by name, (B,) each, see the base.
 
