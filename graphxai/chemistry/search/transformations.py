@@ -191,8 +191,8 @@ def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int,
     """Return the product with every configuration of the molecule before that it still has.
 
     A stereocentre keeps it if its neighbours are the same, or if one of them was replaced: the new
-    neighbour, or hydrogen, is where the old one was. A double bond keeps it if the atoms that
-    define it are still there.
+    neighbour, or hydrogen, is where the old one was. RDKit turns a centre round whose hydrogen is
+    replaced. Double bonds need nothing: RDKit keeps theirs.
 
     Args:
         product: sanitised.
@@ -200,21 +200,11 @@ def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int,
         origin: for atoms of the product, the atom that each was before.
     """
     product = Chem.RWMol(product)
-    place = {old: new for new, old in origin.items()}
-    for atom in before.GetAtoms():
-        new = place.get(atom.GetIdx())
-        if atom.GetChiralTag() in _TAGS and new is not None:
-            tag = _tag(product, new, before, atom.GetIdx(), origin)
+    for new, old in origin.items():
+        if before.GetAtomWithIdx(old).GetChiralTag() in _TAGS:
+            tag = _tag(product, new, before, old, origin)
             if tag is not None:
                 product.GetAtomWithIdx(new).SetChiralTag(tag)
-    for bond in before.GetBonds():
-        begin, end = place.get(bond.GetBeginAtomIdx()), place.get(bond.GetEndAtomIdx())
-        sides = list(bond.GetStereoAtoms())
-        drawn = bond.GetStereo() > Chem.BondStereo.STEREOANY and len(sides) == 2
-        if drawn and begin is not None and end is not None:
-            first = _beside(product, begin, end, place.get(sides[0]), origin)
-            second = _beside(product, end, begin, place.get(sides[1]), origin)
-            _keep_bond(product, begin, end, first, second, bond.GetStereo())
     Chem.AssignStereochemistry(product, cleanIt=True, force=True)
     return product.GetMol()
 
@@ -246,40 +236,3 @@ def _neighbours(mol: Chem.Mol, index: int) -> list[int]:
     atom = mol.GetAtomWithIdx(index)
     listed = [bond.GetOtherAtomIdx(index) for bond in atom.GetBonds()]
     return [*listed, _HYDROGEN] if len(listed) == 3 else listed
-
-
-def _beside(
-    product: Chem.Mol, atom: int, other: int, same: int | None, origin: Mapping[int, int]
-) -> int | None:
-    """Return the neighbour that defines one side of a double bond; None if it cannot be told.
-
-    It is `same`, which defined it before, or what replaces it at `atom`, not at the `other` end.
-    """
-    near = [a.GetIdx() for a in product.GetAtomWithIdx(atom).GetNeighbors() if a.GetIdx() != other]
-    new = [i for i in near if i not in origin]
-    if same is not None:
-        return same if same in near else None
-    return new[0] if len(new) == 1 else None
-
-
-def _keep_bond(
-    product: Chem.RWMol,
-    begin: int,
-    end: int,
-    first: int | None,
-    second: int | None,
-    stereo: Chem.BondStereo,
-) -> None:
-    """Give a double bond the configuration that it had, by a neighbour of each of its atoms."""
-    if first is None or second is None:
-        return
-    bond = product.GetBondBetweenAtoms(begin, end)
-    joined = product.GetBondBetweenAtoms(begin, first), product.GetBondBetweenAtoms(end, second)
-    if bond is None or bond.GetBondType() != Chem.BondType.DOUBLE or None in joined:
-        return
-    if bond.GetBeginAtomIdx() != begin:
-        first, second = second, first
-    bond.SetStereoAtoms(first, second)
-    opposite = {Chem.BondStereo.STEREOE: Chem.BondStereo.STEREOTRANS}
-    opposite[Chem.BondStereo.STEREOZ] = Chem.BondStereo.STEREOCIS
-    bond.SetStereo(opposite.get(stereo, stereo))
