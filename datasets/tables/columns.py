@@ -126,17 +126,15 @@ def plain_name(name: str) -> str:
 
 def _are_structures(cells: Sequence[str], unreadable: float) -> bool:
     """Return whether cells are SMILES, but for a share, and not all as short as names or codes."""
+    texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]
+    sizes = list(filter(None, map(size_of, texts)))
+    return len(texts) - len(sizes) <= unreadable * len(texts) and sum(sizes) > 2 * len(sizes)
+
+
+def size_of(text: str) -> int:
+    """Return the number of atoms in a SMILES, or 0 for a text that is none, or a long one."""
     from rdkit import Chem, rdBase  # slow to import, and help pages need names alone
 
-    texts = [cell.strip() for cell in cells if cell.strip()][:CHECKED]
-    atoms, allowed = [], unreadable * len(texts)
     with rdBase.BlockLogs():
-        for text in texts:
-            mol = Chem.MolFromSmiles(text) if len(text) <= MAX_SMILES else None
-            if mol is not None:
-                atoms.append(mol.GetNumAtoms())
-            else:
-                allowed -= 1
-            if allowed < 0:
-                return False
-    return sum(atoms) > 2 * len(atoms)
+        mol = Chem.MolFromSmiles(text) if 0 < len(text) <= MAX_SMILES else None
+    return 0 if mol is None else mol.GetNumAtoms()

@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from rdkit import Chem, rdBase
-
+from .columns import size_of
 from .dialect import LATIN, TextLayout
 from .opening import TableError, opened
 
@@ -21,7 +20,6 @@ MAX_LINE = 1 << 26  # characters
 csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
 
 LIST_COLUMNS = ("smiles", "name")
-MAX_SMILES = 1000  # characters of a first cell that may be a SMILES
 WHOLE, DIGITS = re.compile(r"\s*[+-]?\d+\s*"), re.compile(r"\s*\d+\s*")
 
 
@@ -117,7 +115,7 @@ def list_rows(path: Path, layout: TextLayout) -> Iterator[Row]:
     with opened_text(path, layout) as text:
         for k, line in enumerate(text):
             line = line.strip().lstrip("\ufeff")
-            if not line or (k == 0 and not is_smiles(line.split()[0])):
+            if not line or (k == 0 and not size_of(line.split()[0])):
                 continue
             number += 1
             smiles, *rest = line.split(None, 1)
@@ -125,15 +123,6 @@ def list_rows(path: Path, layout: TextLayout) -> Iterator[Row]:
             if name.startswith("|") and (end := name.find("|", 1)) > 0:
                 smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
             yield number, (smiles, name), ""
-
-
-def is_smiles(text: str) -> bool:
-    """Return whether a short text is a SMILES with at least one atom."""
-    if not text or len(text) > MAX_SMILES:
-        return False
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(text)
-    return mol is not None and mol.GetNumAtoms() > 0
 
 
 def _misfit(cells: Sequence[str], names: Sequence[str], separator: str) -> str:

@@ -27,9 +27,10 @@ from .columns import (
     StructureColumn,
     named_column,
     plain_name,
+    size_of,
     structure_column,
 )
-from .delimited import LIST_COLUMNS, Row, is_smiles, list_rows, opened_text, rows
+from .delimited import LIST_COLUMNS, Row, list_rows, opened_text, rows
 from .dialect import DEFAULT, Dialect, TextLayout, text_layout
 from .exports import AssayColumns, assay_columns, may_become
 from .headers import Header
@@ -104,7 +105,7 @@ class Table:
         """
         named = any(plain_name(name) in SURE for name in self.columns)
         is_text = self.format == "delimited" and not named
-        return is_text and any(len(name) > 2 and is_smiles(name) for name in self.columns)
+        return is_text and any(len(name) > 2 and size_of(name) for name in self.columns)
 
     @property
     def choice(self) -> str:
@@ -271,7 +272,7 @@ def _is_list(path: Path, layout: TextLayout) -> bool:
     """Return whether a file without separators is a list of SMILES, not a table of one column."""
     with opened_text(path, layout) as text:
         first = text.readline(HEAD).lstrip("\ufeff").split()
-    return bool(first) and (is_smiles(first[0]) or len(first) > 1)
+    return bool(first) and (size_of(first[0]) > 0 or len(first) > 1)
 
 
 def _structure_rows(path: Path, columns: Sequence[str], with_smiles: bool) -> Iterator[Row]:

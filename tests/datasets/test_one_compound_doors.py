@@ -66,7 +66,6 @@ READERS = {
     "datasets/ionisation.py": "the user's, whose class no way of drawing changes",
     "datasets/molecule_reading.py": DOOR,
     "datasets/tables/columns.py": "cells, to find the column of structures",
-    "datasets/tables/delimited.py": "cells, to find the column of structures",
     "datasets/tables/structures.py": DOOR,
     "datasets/tables/table.py": DOOR,
     "datasets/fingerprints.py": WRITTEN,
