@@ -161,15 +161,17 @@ def _of_elements(*numbers: int) -> Callable[[Chem.Mol], Groups]:
 
 
 @cache
-def _pains() -> FilterCatalog:
+def alert_filters(*names: str) -> FilterCatalog:
+    """Return RDKit's filters for substructure alerts, such as "PAINS"."""
     parameters = FilterCatalogParams()
-    parameters.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
+    for name in names:
+        parameters.AddCatalog(FilterCatalogParams.FilterCatalogs.names[name])
     return FilterCatalog(parameters)
 
 
 def _pains_matches(mol: Chem.Mol) -> Groups:
     """Return all matches of all PAINS filters. The catalog reports only one match per filter."""
-    matched = _pains().GetFilterMatches(mol)
+    matched = alert_filters("PAINS").GetFilterMatches(mol)
     return _matches(mol, [match.filterMatch.GetPattern() for match in matched])
 
 

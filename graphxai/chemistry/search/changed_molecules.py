@@ -12,12 +12,12 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, RDConfig
-from rdkit.Chem.FilterCatalog import FilterCatalog, FilterCatalogParams
 
 from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.judged_exchanges import MeasuredTable
 from graphxai.chemistry.matched_pairs import ShrunkenMean
 from graphxai.chemistry.measurements import Measured, sentence_about
+from graphxai.datasets.rules import alert_filters
 from graphxai.explanation.prediction import Prediction, table_cells
 from graphxai.explanation.result import fields_html
 
@@ -349,7 +349,8 @@ def accessibility(mol: Chem.Mol) -> float | None:
 
 def alerts(mol: Chem.Mol) -> tuple[str, ...]:
     """Return the sorted names of substructure alerts: BRENK (Brenk 2008) and PAINS (Baell 2010)."""
-    return tuple(sorted({match.GetDescription() for match in _catalog().GetMatches(mol)}))
+    matches = alert_filters("BRENK", "PAINS").GetMatches(mol)
+    return tuple(sorted({match.GetDescription() for match in matches}))
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch
@@ -357,14 +358,6 @@ def feasibility(smiles: str) -> tuple[float | None, tuple[str, ...]]:
     """Return the synthetic accessibility and the alerts of a molecule."""
     mol = Chem.MolFromSmiles(smiles)
     return accessibility(mol), alerts(mol)
-
-
-@cache
-def _catalog() -> FilterCatalog:
-    params = FilterCatalogParams()
-    params.AddCatalog(FilterCatalogParams.FilterCatalogs.BRENK)
-    params.AddCatalog(FilterCatalogParams.FilterCatalogs.PAINS)
-    return FilterCatalog(params)
 
 
 @cache
