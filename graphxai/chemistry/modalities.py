@@ -47,15 +47,8 @@ def residues(mol: Mol) -> list[Part]:
             bond = mol.GetBondBetweenAtoms(a, b).GetIdx()
             if not 0 < rings.MinBondRingSize(bond) <= LARGEST_RING:
                 cut.add(bond)
-    labels = [(0, 0)] * len(cut)
-    apart = Chem.FragmentOnBonds(mol, sorted(cut), dummyLabels=labels) if cut else mol
-    members: list[tuple[int, ...]] = []
-    divided = Chem.GetMolFrags(apart, asMols=True, fragsMolAtomMapping=members)
-    n = mol.GetNumAtoms()  # atoms after these are the cuts
-    return [
-        (_residue_name(Chem.MolToSmiles(piece)), tuple(a for a in sorted(atoms) if a < n))
-        for piece, atoms in zip(divided, members, strict=True)
-    ]
+    divided = cut_smiles(mol, sorted(cut), stereo=True)
+    return [(_residue_name(smiles), tuple(sorted(atoms))) for atoms, smiles in divided]
 
 
 @lru_cache(maxsize=1 << 12)

@@ -122,11 +122,12 @@ def pieces(mol: Mol, ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:
     return [tuple(sorted(atoms)) for atoms in Chem.GetMolFrags(cut)]
 
 
-def cut_smiles(mol: Mol, bonds: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
+def cut_smiles(
+    mol: Mol, bonds: Sequence[int], *, stereo: bool = False
+) -> list[tuple[tuple[int, ...], str]]:
     """Return the atoms and the canonical SMILES of each piece after cutting bonds.
 
-    The SMILES have `*` at the cuts, and no stereochemistry, so that a fragment always has the same
-    SMILES.
+    The SMILES have `*` at the cuts. Without stereochemistry, a fragment always has the same one.
     """
     cut = mol
     if bonds:
@@ -137,7 +138,7 @@ def cut_smiles(mol: Mol, bonds: Sequence[int]) -> list[tuple[tuple[int, ...], st
     return [
         (
             tuple(i for i in indices if i < n),
-            _canonical(Chem.MolToSmiles(part, isomericSmiles=False)),
+            _canonical(Chem.MolToSmiles(part, isomericSmiles=stereo)),
         )
         for indices, part in zip(atoms, parts, strict=True)
     ]
