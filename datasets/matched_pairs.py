@@ -131,10 +131,6 @@ class SingleBondCut(NamedTuple):
     core: tuple[int, ...]
     part: tuple[int, ...]
 
-    def smiles(self, mol: Chem.Mol) -> tuple[str, str]:
-        """Return the SMILES of core and part, with `*` at the bond."""
-        return self.core_smiles(mol), self.part_smiles(mol)
-
     def core_smiles(self, mol: Chem.Mol) -> str:
         """Return the SMILES of the core, with `*` at the bond."""
         return self._piece(mol, self.core, self.kept)

@@ -5,7 +5,7 @@ A BRICS fragment is exchanged (Degen 2008), or a part as in measured pairs, or t
 """
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -208,9 +208,8 @@ def measured_changes(
     sites: dict[tuple[str, str], list[Chem.Mol]] = defaultdict(list)
     for cut in single_bond_cuts(mol):
         if not products.keep.intersection(cut.part):
-            _, old = cut.smiles(mol)
             around = environment_of(mol.GetAtomWithIdx(cut.kept), cut.cut)
-            sites[old, around].append(_piece(mol, frozenset(cut.part), cut.cut))
+            sites[cut.part_smiles(mol), around].append(_piece(mol, frozenset(cut.part), cut.cut))
     for atom in mol.GetAtoms():
         if atom.GetTotalNumHs():
             sites[HYDROGEN, environment_of(atom)].append(_opened(mol, atom.GetIdx()))
@@ -261,11 +260,11 @@ def _opened(mol: Chem.Mol, index: int) -> Chem.Mol:
 def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> FragmentsByBond:
     """Return fragments of the training compounds most similar to a molecule, then common ones."""
     near = () if training is None else training.most_similar(mol, NEAREST)
-    similar, common = _counted(map(_pieces_of, near)), _common()
+    counts = Counter(chain.from_iterable(map(_pieces_of, near)))  # molecules with each fragment
+    similar = _by_kind(sorted(counts, key=lambda piece: (-counts[piece], piece)))
+    common = _common()
     return {
-        kind: tuple(
-            dict.fromkeys((*list(similar.get(kind, ()))[: MOST // 2], *common.get(kind, ())))
-        )
+        kind: tuple(dict.fromkeys((*similar.get(kind, ())[: MOST // 2], *common.get(kind, ()))))
         for kind in {*similar, *common}
     }
 
@@ -277,17 +276,12 @@ def _pieces_of(smiles: str) -> _Pieces:
         return frozenset((cut.kind, cut.fragment(mol)) for cut in _cuts(mol))
 
 
-def _counted(pieces_by_molecule: Iterable[_Pieces]) -> dict[str, dict[str, int]]:
-    """Count in how many molecules each fragment occurs, by kind of bond, the most common first."""
-    counts: dict[str, dict[str, int]] = {}
-    for pieces in pieces_by_molecule:
-        for kind, smiles in pieces:
-            kind_counts = counts.setdefault(kind, {})
-            kind_counts[smiles] = kind_counts.get(smiles, 0) + 1
-    return {
-        kind: dict(sorted(kind_counts.items(), key=lambda pair: (-pair[1], pair[0])))
-        for kind, kind_counts in sorted(counts.items())
-    }
+def _by_kind(pieces: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return fragments by the kind of their bond, in the order given."""
+    by_kind = defaultdict(list)
+    for kind, smiles in pieces:
+        by_kind[kind].append(smiles)
+    return dict(by_kind)
 
 
 def mutated(mol: Chem.Mol, count: int, seed: int, keep: Collection[int] = ()) -> Iterator[Change]:
@@ -373,9 +367,7 @@ def _piece(mol: Chem.Mol, without: frozenset[int], joint: int) -> Chem.Mol:
 
 
 @cache
-def _common() -> dict[str, tuple[str, ...]]:
+def _common() -> dict[str, list[str]]:
     """Read common fragments by kind of bond. The file's first line says where they are from."""
-    by_kind: dict[str, list[str]] = {}
-    for row in packaged_rows("graphxai.chemistry", COMMON):
-        by_kind.setdefault(row["kind"], []).append(row["smiles"])
-    return {kind: tuple(smiles) for kind, smiles in by_kind.items()}
+    rows = packaged_rows("graphxai.chemistry", COMMON)
+    return _by_kind((row["kind"], row["smiles"]) for row in rows)
