@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
@@ -104,13 +105,11 @@ def mnist_files(
     if split not in _FILES:
         raise SuperpixelError(f"split must be 'train' or 'test', not {split!r}")
     base = data_root(root)
-    for folder in (base / "mnist", base):
-        for prefix in _PREFIXES[split]:
-            for ending in (".gz", ""):
-                images = folder / f"{prefix}-images-idx3-ubyte{ending}"
-                labels = folder / f"{prefix}-labels-idx1-ubyte{ending}"
-                if images.is_file() and labels.is_file():
-                    return images, labels
+    for folder, prefix, end in product((base / "mnist", base), _PREFIXES[split], (".gz", "")):
+        images = folder / f"{prefix}-images-idx3-ubyte{end}"
+        labels = folder / f"{prefix}-labels-idx1-ubyte{end}"
+        if images.is_file() and labels.is_file():
+            return images, labels
     if not download:
         raise DownloadError(
             f"no MNIST {split} files in {base / 'mnist'}: put {' and '.join(_FILES[split])} "

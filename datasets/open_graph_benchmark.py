@@ -6,8 +6,6 @@ are read: OGB's own loaders also unpickle.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import tempfile
@@ -135,10 +133,10 @@ def load_ogb(
 
 def _index() -> dict[str, dict[str, str]]:
     """Return what OGB's package says of each data set for predicting properties of graphs."""
-    package = Path(str(import_ogb("ogb").__file__)).parent
-    text = (package / "graphproppred" / "master.csv").read_text(encoding="utf-8")
-    (_, *names), *rows = csv.reader(io.StringIO(text))
-    return {name: {key: cells[k] for key, *cells in rows} for k, name in enumerate(names)}
+    import pandas as pd
+
+    index = Path(str(import_ogb("ogb").__file__)).parent / "graphproppred" / "master.csv"
+    return pd.read_csv(index, index_col=0, dtype=str, keep_default_na=False).to_dict()
 
 
 def _download(about: dict[str, str], folder: Path) -> None:

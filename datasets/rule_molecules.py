@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -188,17 +189,11 @@ class RuleTable:
         Each comes with its truth (N,), see `RuleTask`. For an additive rule, these are the first
         test molecules.
         """
-        task = get_rule(rule)
-        answers = self.of(rule)
-        molecules: list[tuple[str, Truth]] = []
-        for k in self.split.test:
-            if limit is not None and len(molecules) >= limit:
-                break
-            if task.kind == "additive" or answers[k]:
-                truth = task.truth(self.smiles[k])
-                if task.kind == "additive" or not truth.all():
-                    molecules.append((self.smiles[k], truth))
-        return molecules
+        task, answers = get_rule(rule), self.of(rule)
+        every = task.kind == "additive"
+        chosen = (self.smiles[k] for k in self.split.test if every or answers[k])
+        marked = ((smiles, task.truth(smiles)) for smiles in chosen)
+        return list(islice((each for each in marked if every or not each[1].all()), limit))
 
     def without_truth(self, rule: str, limit: int | None = None) -> list[str]:
         """Return test molecules, at most `limit`, in which no atom is true: a rule's null set."""

@@ -11,8 +11,8 @@ import hashlib
 import io
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, UserDict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -77,24 +77,15 @@ class Nearness:
 UNKNOWN = Nearness("unknown")
 
 
-class _Parts(Mapping[str, str]):
+class _Parts(UserDict[str, str]):
     """Parts by canonical SMILES, which are computed when a part is first asked for."""
 
     def __init__(self, given: dict[str, str]) -> None:
         self._given = given
 
     @cached_property
-    def _parts(self) -> dict[str, str]:
+    def data(self) -> dict[str, str]:  # type: ignore[override]
         return {_canonical(smiles): part for smiles, part in self._given.items()}
-
-    def __getitem__(self, smiles: str) -> str:
-        return self._parts[smiles]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
 
 
 @dataclass(frozen=True, eq=False)

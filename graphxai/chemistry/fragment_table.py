@@ -87,7 +87,7 @@ class Tally:
     per_atom: RunningStatistics = field(default_factory=RunningStatistics)
     atoms: RunningStatistics = field(default_factory=RunningStatistics)
     examples: list[tuple[float, int, str]] = field(default_factory=list)
-    ways: dict[tuple[str, str], int] = field(default_factory=dict)
+    ways: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def molecules(self) -> int:
@@ -97,7 +97,7 @@ class Tally:
     @property
     def row(self) -> tuple[object, ...]:
         """The values for the fragment, in the order of `COLUMNS`."""
-        name, smiles = max(self.ways, key=self.ways.__getitem__)
+        ((name, smiles), _), *_ = self.ways.most_common(1)
         figures = self.sums.mean, self.sums.sd, *self.sums.interval
         each = self.atoms.mean, self.per_atom.mean, *self.per_atom.interval
         examples = " ".join(text for _, _, text in self.examples)
@@ -123,10 +123,9 @@ class Tally:
 
     def written(self, way: tuple[str, str]) -> None:
         """Count one way to write the fragment: its name and SMILES."""
-        self.ways[way] = self.ways.get(way, 0) + 1
+        self.ways[way] += 1
         if len(self.ways) > WAYS:
-            often = sorted(self.ways.items(), key=lambda item: -item[1])[: WAYS // 2]
-            self.ways = dict(often)
+            self.ways = Counter(dict(self.ways.most_common(WAYS // 2)))
 
 
 class FragmentTable:

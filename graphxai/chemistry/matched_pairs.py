@@ -131,18 +131,10 @@ class Cliffs(list[Cliff]):
         return pd.DataFrame([self._cells(cliff) for cliff in self])
 
     def _cells(self, cliff: Cliff) -> dict[str, Any]:
-        a, b = cliff.a, cliff.b
-        return {
-            "a": a,
-            "b": b,
-            "smiles_a": self._smiles[a],
-            "smiles_b": self._smiles[b],
-            "value_a": float(self._values[a]),
-            "value_b": float(self._values[b]),
-            "difference": cliff.difference,
-            "similarity": cliff.similarity,
-            "core": cliff.core,
-        }
+        rows = {"a": cliff.a, "b": cliff.b}
+        smiles = {f"smiles_{end}": self._smiles[row] for end, row in rows.items()}
+        values = {f"value_{end}": float(self._values[row]) for end, row in rows.items()}
+        return rows | smiles | values | asdict(cliff)
 
     def __repr__(self) -> str:
         return short_text([f"{len(self)} cliff{'' if len(self) == 1 else 's'}", *map(repr, self)])

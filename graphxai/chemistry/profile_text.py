@@ -133,17 +133,10 @@ def _value_goal(
 ) -> PropertyGoal:
     """Return the goal that a value lies between two limits, one of which may be infinite."""
     wanted = _named(name, [p for p in properties if p.task.kind == "regression"], properties)
-    ends = [end for end in (low, high) if math.isfinite(end)]
-    two_sided = len(ends) == 2
-    zeros = settings.zeros
-    if not zeros:
-        scale = wanted.task.scale
-        zeros = (
-            (low - scale, high + scale)
-            if two_sided
-            else (ends[0] - scale if math.isfinite(low) else ends[0] + scale,)
-        )
-    if len(zeros) != (2 if two_sided else 1):
+    outside = low - wanted.task.scale, high + wanted.task.scale
+    usual = tuple(filter(math.isfinite, outside))
+    zeros, two_sided = settings.zeros or usual, len(usual) == 2
+    if len(zeros) != len(usual):
         count = "two values, as in (0 at 0 and 5)" if two_sided else "one value"
         raise ValueError(f"'{name} {wish}': desirability is 0 at {count}.")
     below = zeros[0] if math.isfinite(low) else -math.inf
