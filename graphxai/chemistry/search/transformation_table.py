@@ -49,6 +49,16 @@ _SWAPS = (  # old and new substituent, both of the table above
     "CF3 cyclopropyl", "CN SO2CH3",
 )  # fmt: skip
 
+# patterns of several transformations
+_PHENYL = "[*:1]-c1[cH][cH][cH][cH][cH]1"
+_ETHER = "[#6;!$(C=[O,N,S]):1]-!@[OX2]-!@[#6;!$(C=[O,N,S]):3]"
+_CHAIN_CH2 = "[#6:1]-!@[CX4;H2]-!@[#6;!$(C[#7,#8,#16]);!$(C=[O,N,S]):3]"
+_AMIDE_NH = "[#6:1][CX3:2](=[O:3])[NX3;H1:4][#6:5]"
+_AMIDE_IN_CHAIN = "[#6:1][CX3;!R](=O)[NX3;H1;!R][#6:5]"
+_ACID = "[#6:1][CX3:2](=[O:3])[OX2H,OX1-]"
+_ACID_LOST = "[#6:1][CX3](=O)[OX2H,OX1-]"
+_RING_CH2 = "[CX4;R:1][CX4;H2;R][CX4;R;!$(C[#7,#8,#16]):3]"
+
 _OTHER: tuple[Transformation, ...] = (
     # substituents of saturated carbon
     ("aliphatic H to F", "[CX4;!H0:1]>>[C:1]F", FLUORINE),
@@ -76,18 +86,13 @@ _OTHER: tuple[Transformation, ...] = (
     ("C=C to C-C", "[CX3:1]=!@[CX3:2]>>[C:1]-[C:2]", CLASSICAL),
     ("C#C to C-C", "[CX2:1]#[CX2:2]>>[C:1]-[C:2]", CLASSICAL),
     # exchange of atoms in chains
-    ("ether O to CH2",
-     "[#6;!$(C=[O,N,S]):1]-!@[OX2]-!@[#6;!$(C=[O,N,S]):3]>>[*:1]-C-[*:3]", CLASSICAL),
-    ("ether O to NH",
-     "[#6;!$(C=[O,N,S]):1]-!@[OX2]-!@[#6;!$(C=[O,N,S]):3]>>[*:1]-N-[*:3]", CLASSICAL),
-    ("ether O to S",
-     "[#6;!$(C=[O,N,S]):1]-!@[OX2]-!@[#6;!$(C=[O,N,S]):3]>>[*:1]-S-[*:3]", CLASSICAL),
+    ("ether O to CH2", f"{_ETHER}>>[*:1]-C-[*:3]", CLASSICAL),
+    ("ether O to NH", f"{_ETHER}>>[*:1]-N-[*:3]", CLASSICAL),
+    ("ether O to S", f"{_ETHER}>>[*:1]-S-[*:3]", CLASSICAL),
     ("thioether S to O", "[#6:1]-!@[SX2]-!@[#6:3]>>[*:1]-O-[*:3]", CLASSICAL),
     ("thioether S to CH2", "[#6:1]-!@[SX2]-!@[#6:3]>>[*:1]-C-[*:3]", CLASSICAL),
-    ("chain CH2 to O",
-     "[#6:1]-!@[CX4;H2]-!@[#6;!$(C[#7,#8,#16]);!$(C=[O,N,S]):3]>>[*:1]-O-[*:3]", CLASSICAL),
-    ("chain CH2 to NH",
-     "[#6:1]-!@[CX4;H2]-!@[#6;!$(C[#7,#8,#16]);!$(C=[O,N,S]):3]>>[*:1]-N-[*:3]", CLASSICAL),
+    ("chain CH2 to O", f"{_CHAIN_CH2}>>[*:1]-O-[*:3]", CLASSICAL),
+    ("chain CH2 to NH", f"{_CHAIN_CH2}>>[*:1]-N-[*:3]", CLASSICAL),
     ("thioether to sulfone", "[#6:1][SX2:2][#6:3]>>[*:1][S:2](=O)(=O)[*:3]", BIOISOSTERES),
     ("sulfone to sulfoxide", "[#6:1][SX4:2](=[O:4])(=O)[#6:3]>>[*:1][S:2](=[O:4])[*:3]", CLASSICAL),
     ("sulfoxide to sulfone", "[#6:1][SX3:2](=[O:4])[#6:3]>>[*:1][S:2](=[O:4])(=O)[*:3]", CLASSICAL),
@@ -98,10 +103,8 @@ _OTHER: tuple[Transformation, ...] = (
     ("dimethylamine to azetidine", "[*:1]-[NX3:2]([CH3])[CH3]>>[*:1]-[N:2]1CCC1", OXETANES),
     ("amine NH2 to OH", "[CX4:1][NX3;H2]>>[C:1]O", CLASSICAL),
     # amides, sulfonamides, ureas, esters
-    ("amide reversed",
-     "[#6:1][CX3:2](=[O:3])[NX3;H1:4][#6:5]>>[*:1][N:4][C:2](=[O:3])[*:5]", AMIDES),
-    ("amide N-methylated",
-     "[#6:1][CX3:2](=[O:3])[NX3;H1:4][#6:5]>>[*:1][C:2](=[O:3])[N:4](C)[*:5]", AMIDES),
+    ("amide reversed", f"{_AMIDE_NH}>>[*:1][N:4][C:2](=[O:3])[*:5]", AMIDES),
+    ("amide N-methylated", f"{_AMIDE_NH}>>[*:1][C:2](=[O:3])[N:4](C)[*:5]", AMIDES),
     ("amide to sulfonamide",
      "[#6:1][CX3](=[O:3])[NX3;!R:4]>>[*:1]S(=[O:3])(=O)[N:4]", AMIDES),
     ("sulfonamide to amide",
@@ -119,24 +122,20 @@ _OTHER: tuple[Transformation, ...] = (
      "[#6:1][CX3:2](=[O:3])[NX3;H1:4]>>[*:1]O[C:2](=[O:3])[N:4]", AMIDES),
     ("amide to ester",
      "[#6:1][CX3:2](=[O:3])[NX3;H1;!R:4][#6:5]>>[*:1][C:2](=[O:3])O[*:5]", AMIDES),
-    ("amide to 1,2,4-oxadiazole",
-     "[#6:1][CX3;!R](=O)[NX3;H1;!R][#6:5]>>[*:1]c1nc([*:5])no1", AMIDES),
-    ("amide to 1,2,3-triazole",
-     "[#6:1][CX3;!R](=O)[NX3;H1;!R][#6:5]>>[*:1]c1cn([*:5])nn1", AMIDES),
+    ("amide to 1,2,4-oxadiazole", f"{_AMIDE_IN_CHAIN}>>[*:1]c1nc([*:5])no1", AMIDES),
+    ("amide to 1,2,3-triazole", f"{_AMIDE_IN_CHAIN}>>[*:1]c1cn([*:5])nn1", AMIDES),
     ("amide to trans-alkene",
      "[#6:1][CX3;!R:2](=O)[NX3;H1;!R][#6:5]>>[*:1]/[C:2]=C/[*:5]", AMIDES),
     ("ester to amide", "[#6:1][CX3:2](=[O:3])[OX2][#6:5]>>[*:1][C:2](=[O:3])N[*:5]", AMIDES),
     ("ester to acid", "[#6:1][CX3:2](=[O:3])[OX2:4][CX4;H3]>>[*:1][C:2](=[O:3])[O:4]", CLASSICAL),
     # carboxylic acids
-    ("acid to tetrazole", "[#6:1][CX3](=O)[OX2H,OX1-]>>[*:1]c1nnn[nH]1", ACIDS),
-    ("acid to hydroxamic acid", "[#6:1][CX3:2](=[O:3])[OX2H,OX1-]>>[*:1][C:2](=[O:3])NO", ACIDS),
-    ("acid to acylsulfonamide",
-     "[#6:1][CX3:2](=[O:3])[OX2H,OX1-]>>[*:1][C:2](=[O:3])NS(C)(=O)=O", ACIDS),
-    ("acid to 5-oxo-1,2,4-oxadiazole",
-     "[#6:1][CX3](=O)[OX2H,OX1-]>>[*:1]c1noc(=O)[nH]1", ACIDS),
-    ("acid to primary amide", "[#6:1][CX3:2](=[O:3])[OX2H,OX1-]>>[*:1][C:2](=[O:3])N", ACIDS),
-    ("acid to methyl ester", "[#6:1][CX3:2](=[O:3])[OX2H,OX1-]>>[*:1][C:2](=[O:3])OC", CLASSICAL),
-    ("acid to sulfonic acid", "[#6:1][CX3](=O)[OX2H,OX1-]>>[*:1]S(=O)(=O)O", ACIDS),
+    ("acid to tetrazole", f"{_ACID_LOST}>>[*:1]c1nnn[nH]1", ACIDS),
+    ("acid to hydroxamic acid", f"{_ACID}>>[*:1][C:2](=[O:3])NO", ACIDS),
+    ("acid to acylsulfonamide", f"{_ACID}>>[*:1][C:2](=[O:3])NS(C)(=O)=O", ACIDS),
+    ("acid to 5-oxo-1,2,4-oxadiazole", f"{_ACID_LOST}>>[*:1]c1noc(=O)[nH]1", ACIDS),
+    ("acid to primary amide", f"{_ACID}>>[*:1][C:2](=[O:3])N", ACIDS),
+    ("acid to methyl ester", f"{_ACID}>>[*:1][C:2](=[O:3])OC", CLASSICAL),
+    ("acid to sulfonic acid", f"{_ACID_LOST}>>[*:1]S(=O)(=O)O", ACIDS),
     ("nitrile to tetrazole", "[#6:1][CX2]#[NX1]>>[*:1]c1nnn[nH]1", ACIDS),
     # aromatic rings
     ("aromatic CH to N", "[cH;r6:1]>>[n:1]", NITROGEN),
@@ -148,14 +147,13 @@ _OTHER: tuple[Transformation, ...] = (
     ("furan O to S", "[o;r5:1]>>[s:1]", CLASSICAL),
     ("pyrrole NH to N-methyl", "[nH;r5:1]>>[n:1]C", METHYL),
     ("aromatic N-methyl removed", "[n;r5:1]-[CH3]>>[nH:1]", METHYL),
-    ("phenyl to 2-thienyl", "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-c1cccs1", PHENYLS),
-    ("phenyl to 3-thienyl", "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-c1ccsc1", PHENYLS),
-    ("phenyl to 4-pyrazolyl", "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-c1c[nH]nc1", PHENYLS),
-    ("phenyl to 2-thiazolyl", "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-c1nccs1", PHENYLS),
-    ("phenyl to cyclohexyl", "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-C1CCCCC1", PHENYLS),
-    ("phenyl to cyclopropyl", "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-C1CC1", PHENYLS),
-    ("phenyl to bicyclopentyl",
-     "[*:1]-c1[cH][cH][cH][cH][cH]1>>[*:1]-C12CC(C1)C2", PENTANES),
+    ("phenyl to 2-thienyl", f"{_PHENYL}>>[*:1]-c1cccs1", PHENYLS),
+    ("phenyl to 3-thienyl", f"{_PHENYL}>>[*:1]-c1ccsc1", PHENYLS),
+    ("phenyl to 4-pyrazolyl", f"{_PHENYL}>>[*:1]-c1c[nH]nc1", PHENYLS),
+    ("phenyl to 2-thiazolyl", f"{_PHENYL}>>[*:1]-c1nccs1", PHENYLS),
+    ("phenyl to cyclohexyl", f"{_PHENYL}>>[*:1]-C1CCCCC1", PHENYLS),
+    ("phenyl to cyclopropyl", f"{_PHENYL}>>[*:1]-C1CC1", PHENYLS),
+    ("phenyl to bicyclopentyl", f"{_PHENYL}>>[*:1]-C12CC(C1)C2", PENTANES),
     ("para-phenylene to bicyclopentane",
      "[*:1]-!@c1[cH][cH]c(-!@[*:2])[cH][cH]1>>[*:1]-C12CC([*:2])(C1)C2", PENTANES),
     ("cyclohexyl to phenyl",
@@ -163,13 +161,10 @@ _OTHER: tuple[Transformation, ...] = (
     ("substituent moves to the next carbon",
      "[c:1](-!@[*;!#1:3])[cH:2]>>[c:1][c:2]-[*:3]", TOPLISS),
     # saturated rings
-    ("ring CH2 to O",
-     "[CX4;R:1][CX4;H2;R][CX4;R;!$(C[#7,#8,#16]):3]>>[C:1]O[C:3]", CLASSICAL),
-    ("ring CH2 to NH",
-     "[CX4;R:1][CX4;H2;R][CX4;R;!$(C[#7,#8,#16]):3]>>[C:1]N[C:3]", CLASSICAL),
-    ("ring CH2 to N-methyl",
-     "[CX4;R:1][CX4;H2;R][CX4;R;!$(C[#7,#8,#16]):3]>>[C:1]N(C)[C:3]", CLASSICAL),
-    ("ring CH2 to S", "[CX4;R:1][CX4;H2;R][CX4;R;!$(C[#7,#8,#16]):3]>>[C:1]S[C:3]", CLASSICAL),
+    ("ring CH2 to O", f"{_RING_CH2}>>[C:1]O[C:3]", CLASSICAL),
+    ("ring CH2 to NH", f"{_RING_CH2}>>[C:1]N[C:3]", CLASSICAL),
+    ("ring CH2 to N-methyl", f"{_RING_CH2}>>[C:1]N(C)[C:3]", CLASSICAL),
+    ("ring CH2 to S", f"{_RING_CH2}>>[C:1]S[C:3]", CLASSICAL),
     ("ring CH2 to C=O", "[CX4;R:1][CX4;H2;R:2][CX4;R:3]>>[C:1][C:2](=O)[C:3]", CLASSICAL),
     ("ring O to CH2", "[CX4;R:1][OX2;R][CX4;R:3]>>[C:1]C[C:3]", CLASSICAL),
     ("ring NH to CH2", "[CX4;R:1][NX3;H1;R][CX4;R:3]>>[C:1]C[C:3]", CLASSICAL),
@@ -192,7 +187,6 @@ _OTHER: tuple[Transformation, ...] = (
 _SIX_RING = "[cH;$([cH;R1]1[a;R1][a;R1][a;R1][a;R1][a;R1]1):1]:[cH;R1:2]"
 _FIVE_RING = "[cH;$([cH;R1]1[a;R1][a;R1][a;R1][a;R1]1):1]:[cH;R1:2]"
 _NAPHTHALENE = "[c;R2;$(c12ccccc1cccc2)]"  # an atom of both rings
-_PHENYL = "[*:1]-c1[cH][cH][cH][cH][cH]1"
 
 _FUSED: tuple[Transformation, ...] = (
     # rings fused, and taken away again
