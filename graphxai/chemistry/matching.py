@@ -13,7 +13,7 @@ whether its time is over.
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -79,14 +79,7 @@ def common_part(
     for atoms in (rdFMCS.AtomCompare.CompareAny, rdFMCS.AtomCompare.CompareElements):
         if best is not None and score[0] >= (1 - REPLACED) * len(best):
             break
-        search = rdFMCS.FindMCS(
-            [a, b],
-            atomCompare=atoms,
-            bondCompare=rdFMCS.BondCompare.CompareOrder,
-            ringMatchesRingOnly=True,
-            completeRingsOnly=True,
-            timeout=max(1, math.ceil(timeout)),
-        )
+        search = _largest_common([a, b], max(1, math.ceil(timeout)), atomCompare=atoms)
         complete = complete and not search.canceled
         mapping, mapping_score = _best_mapping(a, b, search.smartsString, alike, around, price)
         if mapping is not None and mapping_score > score:
@@ -100,19 +93,19 @@ def common_part(
     return CommonPart(best[same], best[~same], complete)
 
 
+def _largest_common(mols: Sequence[Mol], timeout: int, **options: Any) -> Any:
+    """Search what molecules have in common, with whole rings and bonds of the same order."""
+    options |= {"ringMatchesRingOnly": True, "completeRingsOnly": True, "timeout": timeout}
+    return rdFMCS.FindMCS(mols, bondCompare=rdFMCS.BondCompare.CompareOrder, **options)
+
+
 def series_core(molecules: Iterable[Any]) -> str:
     """Return the maximum common core of a series as SMARTS, as `Core.of` says."""
     given = [getattr(each, "molecule", each) for each in molecules]
     mols = [Chem.MolFromSmiles(each) if isinstance(each, str) else each for each in given]
     if len(mols) < 2 or None in mols:
         raise ValueError("a common core needs two or more molecules, as SMILES that can be read.")
-    search = rdFMCS.FindMCS(
-        mols,
-        bondCompare=rdFMCS.BondCompare.CompareOrder,
-        ringMatchesRingOnly=True,
-        completeRingsOnly=True,
-        timeout=30,
-    )
+    search = _largest_common(mols, 30)
     if search.numAtoms < SMALLEST:
         raise ValueError(
             f"the {len(mols)} molecules have fewer than {SMALLEST} connected atoms in common: give"

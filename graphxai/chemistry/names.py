@@ -107,12 +107,9 @@ def ring_systems(mol: Mol) -> list[tuple[int, ...]]:
 
     Rings that share atoms (fused, bridged, spiro) form one system.
     """
-    systems: list[set[int]] = []
-    for ring in mol.GetRingInfo().AtomRings():
-        touching = [system for system in systems if system.intersection(ring)]
-        merged = set(ring).union(*touching)
-        systems = [system for system in systems if system not in touching] + [merged]
-    return sorted(tuple(sorted(system)) for system in systems)
+    bonds = (bond for bond in mol.GetBonds() if not bond.IsInRing())
+    apart = pieces(mol, ((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds))
+    return sorted(atoms for atoms in apart if mol.GetAtomWithIdx(atoms[0]).IsInRing())
 
 
 def pieces(mol: Mol, ends: Iterable[tuple[int, int]]) -> list[tuple[int, ...]]:

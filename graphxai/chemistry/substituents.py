@@ -93,19 +93,15 @@ def _named(mol: Mol, anchor: int, first: int) -> str | None:
 
 def _joined(mol: Mol, anchor: int, atom: Atom) -> str | None:
     """Name a group whose first atom joins it to others: an ether, amine, carbonyl or chain."""
-    oxo, others, first = 0, [], atom.GetIdx()
-    for bond in atom.GetBonds():
-        other = bond.GetOtherAtomIdx(first)
-        if other == anchor:
-            continue
-        is_oxo = mol.GetAtomWithIdx(other).GetAtomicNum() == 8 and bond.GetBondTypeAsDouble() == 2
-        if not is_oxo and bond.GetBondTypeAsDouble() != 1:
-            return None
-        if is_oxo:
-            oxo += 1
-        else:
-            others.append(other)
-    kind = (atom.GetSymbol(), oxo, len(others))
+    first = atom.GetIdx()
+    orders = {bond.GetOtherAtomIdx(first): bond.GetBondTypeAsDouble() for bond in atom.GetBonds()}
+    del orders[anchor]
+    doubled = [other for other, order in orders.items() if order == 2]
+    oxo = [other for other in doubled if mol.GetAtomWithIdx(other).GetAtomicNum() == 8]
+    others = [other for other in orders if other not in oxo]
+    if any(orders[other] != 1 for other in others):
+        return None
+    kind = (atom.GetSymbol(), len(oxo), len(others))
     if kind == ("C", 0, 1):
         return _chain(mol, anchor, first)
     suffix = {
