@@ -332,17 +332,11 @@ def deform(
     shear = draw(ranges.shear)
     cos, sin = torch.cos(angle), torch.sin(angle)
     # The map from output to input coordinates, both in [-1, 1]: rotation times shear, scaled.
-    affine = torch.stack(
-        [
-            torch.stack(
-                [cos / across, (cos * shear - sin) / down, draw(2 * ranges.shift / width)], 1
-            ),
-            torch.stack(
-                [sin / across, (sin * shear + cos) / down, draw(2 * ranges.shift / height)], 1
-            ),
-        ],
-        dim=1,
-    )  # (n, 2, 3)
+    rows = (
+        (cos / across, (cos * shear - sin) / down, draw(2 * ranges.shift / width)),
+        (sin / across, (sin * shear + cos) / down, draw(2 * ranges.shift / height)),
+    )
+    affine = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)  # (n, 2, 3)
     grid = F.affine_grid(affine, [n, 1, height, width], align_corners=False)  # (n, H, W, 2)
     coarse = torch.randn(n, 2, 6, 6, generator=generator) * ranges.elastic
     field = F.interpolate(coarse, size=(height, width), mode="bicubic", align_corners=True)

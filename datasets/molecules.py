@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import tee
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from rdkit import Chem
@@ -39,8 +39,6 @@ _READ: ContextVar[dict[Any, Any] | None] = ContextVar("_READ", default=None)
 MOST_KEPT = 1024  # graphs that a block of `read_once` keeps, more than a part of a table has
 SHARED_ATOMS = 64  # of the largest molecule whose structure is kept, too, which takes 200 kB
 MAX_QUOTED = 1000  # characters of a refused cell that are kept
-
-Refused = TypeVar("Refused")
 
 
 class MoleculeReading(TypedDict, total=False):
@@ -312,8 +310,8 @@ def load_bace(
 
 
 def _as_data(
-    graphs: Generator[Graph | Refused, None, None],
-) -> Generator[Data | Refused, None, None]:
+    graphs: Generator[Graph | MoleculeError, None, None],
+) -> Generator[Data | MoleculeError, None, None]:
     """Yield the graphs as PyG's `Data`, and everything else unchanged."""
     with closing(graphs):
         for graph in graphs:

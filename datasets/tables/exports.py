@@ -155,14 +155,9 @@ def assay_columns(
     others = [name for name in names if name not in (value, structures)]
     by_plain = {plain_name(name): name for name in reversed(others)}
     base, in_header = header_unit(value)
-    known = next(
-        (
-            e
-            for e in EXPORTS
-            if plain_name(base) == e.value and (e.relation or e.unit or e.kind) in by_plain
-        ),
-        Export("", ""),
-    )
+    named = (e for e in EXPORTS if plain_name(base) == e.value)
+    fitting = (e for e in named if (e.relation or e.unit or e.kind) in by_plain)
+    known = next(fitting, Export("", ""))
     relation, units, kind = map(by_plain.get, (known.relation, known.unit, known.kind))
     if not known.program:
         relation, units, kind = (

@@ -122,18 +122,11 @@ class Audit:
 
     def cells(self, count: int = SHOWN) -> list[tuple[str, ...]]:
         """Return the first groups as text, in the columns `HEAD`."""
-        return [
-            (
-                row.name,
-                str(row.objects),
-                f"{row.share:+z.2f}",
-                f"{row.predicted:z.2f}",
-                f"{row.labelled:z.2f}",
-                f"{row.p_holm:.2g}",
-                row.verdict,
-            )
-            for row in self.frame.head(count).itertuples(index=False)
-        ]
+        cells: list[tuple[str, ...]] = []
+        for row in self.frame.head(count).itertuples(index=False):
+            figures = f"{row.share:+z.2f}", f"{row.predicted:z.2f}", f"{row.labelled:z.2f}"
+            cells.append((row.name, str(row.objects), *figures, f"{row.p_holm:.2g}", row.verdict))
+        return cells
 
     def _repr_html_(self) -> str:
         return f"{table_html([self.headline], [])}{table_html(HEAD, self.cells())}"

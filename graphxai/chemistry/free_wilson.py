@@ -150,15 +150,8 @@ class FreeWilson:
         """Return a table with a row for each part: its group, compounds and contribution."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "group": g,
-                "part": p,
-                "compounds": self.columns[g, p],
-                **dict(zip(ENDS, each, strict=True)),
-            }
-            for (g, p), each in self.contributions.items()
-        )
+        rows = [(*key, self.columns[key], *each) for key, each in self.contributions.items()]
+        return pd.DataFrame(rows, columns=["group", "part", "compounds", *ENDS])
 
     def empty_cells(self) -> Iterator[tuple[str, tuple[str, ...], Estimate]]:
         """Yield the SMILES and parts of every product that was not measured, and its value.

@@ -78,12 +78,7 @@ class MeasuredExchange:
     @property
     def columns(self) -> dict[str, Any]:
         """The cells of its row in a table: how many pairs, and means with standard deviations."""
-        cells: dict[str, Any] = {
-            "from": self.exchange.old,
-            "to": self.exchange.new,
-            "at": self.exchange.at,
-            "pairs": len(self.pairs),
-        }
+        cells: dict[str, Any] = {**_ends(self.exchange), "pairs": len(self.pairs)}
         cells |= _mean_and_sd("measured", [pair.measured for pair in self.pairs])
         for name in self.pairs[0].predicted:
             cells |= _mean_and_sd(f"predicted {name}", [p.predicted[name] for p in self.pairs])
@@ -134,9 +129,7 @@ class TableChanges(Sequence[MeasuredExchange]):
 
         rows = [
             {
-                "from": each.exchange.old,
-                "to": each.exchange.new,
-                "at": each.exchange.at,
+                **_ends(each.exchange),
                 "before": pair.before,
                 "after": pair.after,
                 "measured_change": pair.measured,
@@ -300,6 +293,10 @@ def _change(was: Prediction, then: Prediction) -> float:
     classes = list(was.probabilities)
     label = classes[1] if len(classes) == 2 else str(was.label)
     return then.probabilities[label] - was.probabilities[label]
+
+
+def _ends(exchange: Exchange) -> dict[str, str]:
+    return {"from": exchange.old, "to": exchange.new, "at": exchange.at}
 
 
 def _mean_and_sd(name: str, changes: Sequence[float]) -> dict[str, float | None]:
