@@ -42,21 +42,6 @@ class TableError(ValueError):
     """A file cannot be read as a table. The message names it and says what to do."""
 
 
-def require_file(path: Path) -> None:
-    """Raise an error unless this is a regular file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        TableError: it is a folder, or a device or a pipe, which may never end.
-    """
-    try:
-        readable_file(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise TableError(str(error)) from None
-
-
 def format_of(path: Path) -> Format:
     """Tell the format of a table by its content where that is clear, and else by its suffix.
 
@@ -64,7 +49,6 @@ def format_of(path: Path) -> Format:
         FileNotFoundError: there is no such file.
         TableError: it is no regular file, or of another type; the message says what to do.
     """
-    require_file(path)
     suffix = path.suffix.lower()
     if suffix == ".gz":
         suffix = Path(path.stem).suffix.lower()
@@ -93,7 +77,12 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         TableError: it is no regular file. Reading raises it if the file is damaged or grows beyond
             any table when it is unpacked.
     """
-    require_file(path)
+    try:
+        readable_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise TableError(str(error)) from None
     with path.open("rb") as file:
         if file.peek(2)[:2] != GZIP:
             yield file
