@@ -226,10 +226,9 @@ class GroupEvidence:
                 key=lambda each: (-each[3], each[2], each[0]),
             )
             adjusted = holm([p for _, _, p, _ in tests])
-            order = zip(tests, adjusted, strict=True)
+            order = list(zip(tests, adjusted, strict=True))
             sure = next((each for each in order if each[1] < SIGNIFICANT), None)
             if sure is None:
-                order = zip(tests, adjusted, strict=True)
                 return rows + [(key, gain, p, high, "") for (key, _, p, gain), high in order]
             (key, constant, p, gain), high = sure
             rows.append((key, gain, p, high, "favoured" if constant < 0 else "disfavoured"))

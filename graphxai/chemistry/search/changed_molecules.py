@@ -51,7 +51,12 @@ class ChangedMolecule:
     @property
     def changes(self) -> str:
         """All changes, in order."""
-        return ", then ".join([*(name for name, _ in self.way), self.change])
+        return ", then ".join(name for name, _ in self._whole_way)
+
+    @property
+    def _whole_way(self) -> Way:
+        """All changes, each with the SMILES that it led to."""
+        return (*self.way, (self.change, self.smiles))
 
     @property
     def measured_sentence(self) -> str:

@@ -158,7 +158,6 @@ ORIGIN = "graphxai_origin"
 
 # For each kind of bond, the SMILES of fragments with [1*], the most common first.
 FragmentsByBond = Mapping[str, Collection[str]]
-_Pieces = frozenset[tuple[str, str]]  # kinds of bond and fragments
 _BY_ISOTOPE = Chem.MolzipParams()
 _BY_ISOTOPE.label = Chem.MolzipLabel.Isotope
 
@@ -270,7 +269,8 @@ def fragments_for(mol: Chem.Mol, training: TrainingSet | None) -> FragmentsByBon
 
 
 @lru_cache(maxsize=1 << 14)  # searches from similar molecules ask for the same compounds
-def _pieces_of(smiles: str) -> _Pieces:
+def _pieces_of(smiles: str) -> frozenset[tuple[str, str]]:
+    """Return the fragments of a molecule, each with the kind of its bond."""
     mol = Chem.MolFromSmiles(smiles)
     with rdBase.BlockLogs():
         return frozenset((cut.kind, cut.fragment(mol)) for cut in _cuts(mol))

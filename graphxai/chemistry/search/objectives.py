@@ -123,13 +123,8 @@ class SearchObjective:
         """Explain these neighbours, or else the molecule, so that their neighbours can be tried."""
         if near is None:
             return [SearchStart(self.mol, self._against(self.mol, self.before))]
-        mols = [Chem.MolFromSmiles(each.smiles) for each in near]
-        return [
-            SearchStart(
-                mol, self._against(mol, each.predictions), (*each.way, (each.change, each.smiles))
-            )
-            for mol, each in zip(mols, near, strict=True)
-        ]
+        pairs = [(Chem.MolFromSmiles(each.smiles), each) for each in near]
+        return [SearchStart(m, self._against(m, e.predictions), e._whole_way) for m, e in pairs]
 
     def results(self, chosen: tuple[Any, ...], tried: Sequence[Any]) -> Any:
         """Return the result of the search."""
@@ -261,7 +256,7 @@ class SingleObjective(SearchObjective):
         if near is not None:
             options: dict[str, Any] = {"target": self.goal.target, "progress": False}
             explained = explain(self.models, [each.smiles for each in near], **options)
-            ways = [(*each.way, (each.change, each.smiles)) for each in near]
+            ways = [each._whole_way for each in near]
         side = 1 if math.isinf(self.goal.curve.one_to) else -1
         return [
             SearchStart(form_with_groups(e.atoms(NO_MOLECULE)), -side * _relevance(e), way)
