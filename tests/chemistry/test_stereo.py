@@ -42,6 +42,21 @@ def test_an_untouched_ring_has_the_same_configuration_in_every_product():
     assert seen > 50
 
 
+@pytest.mark.parametrize("alkene", ["C/C=C/c1ccc(OC)cc1", r"C/C=C\c1ccc(OC)cc1"])
+def test_a_double_bond_that_a_change_leaves_alone_has_the_same_configuration(alkene):
+    """RDKit's reactions keep it, and so does its joining of parts."""
+    mol = Chem.MolFromSmiles(alkene)
+    styrene = Chem.MolFromSmiles(alkene.replace("(OC)", ""))
+    by_source = {}
+    for make in (transformed(mol), exchanged(mol, fragments_for(mol, None))):
+        for change in make:
+            product = Chem.MolFromSmiles(change.smiles)
+            if change.atoms.isdisjoint({0, 1, 2, 3}) and product.HasSubstructMatch(styrene):
+                by_source.setdefault(change.source == "BRICS exchange", []).append(change)
+                assert product.HasSubstructMatch(styrene, useChirality=True), change
+    assert all(len(by_source[is_exchange]) > 5 for is_exchange in (False, True))
+
+
 @pytest.mark.parametrize(
     ("before", "name", "after"),
     [
