@@ -3,7 +3,7 @@
 They do their work through `explanation.compute`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,11 @@ import torch
 from graphxai.contract.inputs import as_list, row_index
 from graphxai.contract.method_names import DEFAULT_METHOD, MethodName
 from graphxai.contract.target import Target
-from graphxai.datasets.as_given import Isomers
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import REGISTRY, Explainer, get_explainer
 from graphxai.explainers.pairs import rules_of
 from graphxai.explainers.registry import KnownMethod, Method, each_of
 from graphxai.explanation.comparison import side_by_side
-from graphxai.explanation.compute import models
 from graphxai.explanation.compute.explaining import explanations_or_errors
 from graphxai.explanation.compute.lists import OnError, is_strict, map_inputs, typed_by_inputs
 from graphxai.explanation.compute.models import (
@@ -30,6 +28,7 @@ from graphxai.explanation.compute.models import (
     loaded,
     mark_explained_for,
 )
+from graphxai.explanation.compute.models import load as load
 from graphxai.explanation.compute.predicting import predictions_by_task, set_nearness
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
@@ -50,60 +49,6 @@ AnyModel: TypeAlias = "Model | ModelName | str | Path"
 OneOrMoreModels: TypeAlias = "Model | ModelName | str | Path | Sequence[Model | str | Path]"
 COMPARED = (DEFAULT_METHOD, "gradient_input", "gae")  # methods that `compare` takes by default
 COMPARED_OF_PROCESSES: Final = ("gradient_input", "occlusion")  # after their default method
-
-
-def load(
-    name_or_folder: ModelName | str | Path,
-    *,
-    as_drawn: bool = False,
-    isomers: Isomers = "groups",
-    molecule_features: Any = (),
-    extra_features: Mapping[str, Callable[[Any], Any]] | None = None,
-) -> Model:
-    """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
-
-    "my.py:model" is the variable `model` of your file `my.py`, which is run.
-
-    Models of molecules that were trained here bring each molecule to its parent, without
-    counter-ions and solvents and neutral where it can be, and say what they changed.
-    `as_drawn=True` turns that off.
-
-    A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
-    converted. `graphxai.models.graphormer.load_huggingface` has options for this.
-
-    A model of chemprop 2 is a file that `chemprop train` or Lightning wrote (`best.pt`, `.ckpt`),
-    or the folder of a run with several, which are an ensemble. No code from the file is run. It
-    takes molecules as they are drawn.
-
-    Args:
-        name_or_folder: the model.
-        as_drawn: see above.
-        isomers: "groups" answers for a racemate, written with groups & or o, by the mean over its
-            isomers, at most 16. "mean" does the same for centres without a configuration, which
-            are otherwise read as undefined. A process sees no configuration.
-        molecule_features: for a chemprop model that reads features of whole molecules, how they
-            are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
-            of an RDKit molecule, or several of these. By default they are read from `config.toml`
-            in the folder of the run.
-        extra_features: for a chemprop model that reads further features of atoms or bonds, the
-            functions of an RDKit molecule that return them, by kind: "atom_features" (atoms, k),
-            "bond_features" (bonds, k) and "atom_descriptors" (atoms, k), which enter after the
-            messages. These are what `chemprop train` read from files.
-
-    Returns:
-        A Graphormer, an Ensemble of several, or a wrapped chemprop model.
-
-    Raises:
-        CheckpointError: a checkpoint cannot be read. The message names the file and the key.
-        ImportError: a model of chemprop is to be loaded, but chemprop is not installed.
-    """
-    return models.load(
-        name_or_folder,
-        as_drawn=as_drawn,
-        isomers=isomers,
-        molecule_features=molecule_features,
-        extra_features=extra_features,
-    )
 
 
 def pretrained_models() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -20,7 +20,7 @@ from graphxai.datasets.as_given import AS_DRAWN, Isomers, Standardisation
 from graphxai.datasets.graph import is_data
 from graphxai.explanation.labelled import numbered
 from graphxai.explanation.prediction import Prediction
-from graphxai.models.graphormer import load_model, locate, require_purpose
+from graphxai.models.graphormer import ModelName, load_model, locate, require_purpose
 from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
 if TYPE_CHECKING:
@@ -34,41 +34,74 @@ Model: TypeAlias = "Graphormer | Ensemble | KernelProcess | SummedModel | Wrappe
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_folder: ModelName | str | Path,
     *,
     as_drawn: bool = False,
     isomers: Isomers = "groups",
     molecule_features: Any = (),
-    extra_features: Any = None,
+    extra_features: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> "Model":
-    """Load a model by name, from the folder of a checkpoint, a file of chemprop 2, or Python code.
+    """Load a model by name (see `pretrained_models()`), from a folder, or from a chemprop file.
 
-    The arguments and errors are those of `api.load`.
+    "my.py:model" is the variable `model` of your file `my.py`, which is run.
+
+    Models of molecules that were trained here bring each molecule to its parent, without
+    counter-ions and solvents and neutral where it can be, and say what they changed.
+    `as_drawn=True` turns that off.
+
+    A folder with a published Graphormer (Hugging Face or Microsoft v1.0, as safetensors) is
+    converted. `graphxai.models.graphormer.load_huggingface` has options for this.
+
+    A model of chemprop 2 is a file that `chemprop train` or Lightning wrote (`best.pt`, `.ckpt`),
+    or the folder of a run with several, which are an ensemble. No code from the file is run. It
+    takes molecules as they are drawn.
+
+    Args:
+        name_or_folder: the model.
+        as_drawn: see above.
+        isomers: "groups" answers for a racemate, written with groups & or o, by the mean over its
+            isomers, at most 16. "mean" does the same for centres without a configuration, which
+            are otherwise read as undefined. A process sees no configuration.
+        molecule_features: for a chemprop model that reads features of whole molecules, how they
+            are computed: the name of a featurizer of chemprop such as "morgan_binary", a function
+            of an RDKit molecule, or several of these. By default they are read from `config.toml`
+            in the folder of the run.
+        extra_features: for a chemprop model that reads further features of atoms or bonds, the
+            functions of an RDKit molecule that return them, by kind: "atom_features" (atoms, k),
+            "bond_features" (bonds, k) and "atom_descriptors" (atoms, k), which enter after the
+            messages. These are what `chemprop train` read from files.
+
+    Returns:
+        A Graphormer, an Ensemble of several, or a wrapped chemprop model.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be read. The message names the file and the key.
+        ImportError: a model of chemprop is to be loaded, but chemprop is not installed.
     """
-    if not isinstance(name_or_path, str | Path):
+    if not isinstance(name_or_folder, str | Path):
         raise TypeError(
-            f"load takes the name or path of a model, not {type(name_or_path).__name__}: wrap(...)"
-            " takes PyTorch models, and several names are loaded one by one."
+            f"load takes the name or path of a model, not {type(name_or_folder).__name__}:"
+            " wrap(...) takes PyTorch models, and several names are loaded one by one."
         )
-    if match := _IN_MODULE.fullmatch(str(name_or_path)):
+    if match := _IN_MODULE.fullmatch(str(name_or_folder)):
         return _from_module(Path(match[1]), match[2])
-    if is_chemprop_path(name_or_path):
+    if is_chemprop_path(name_or_folder):
         if isomers != "groups":
             raise ValueError("a model of chemprop reads isomers as drawn: leave out isomers.")
         from graphxai.wrapping.chemprop.loading import load_chemprop  # imports PyG
 
-        return load_chemprop(name_or_path, molecule_features, extra_features)
+        return load_chemprop(name_or_folder, molecule_features, extra_features)
     if molecule_features or extra_features:
         raise ValueError(
             "molecule_features and extra_features are for models of chemprop: leave them out."
         )
-    if (stored := stored_format(folder := locate(name_or_path))) in (PROCESS, SUM):
+    if (stored := stored_format(folder := locate(name_or_folder))) in (PROCESS, SUM):
         from graphxai.models.process import load_process, load_sum  # bring RDKit
 
         if stored == PROCESS:
             return load_process(folder, as_drawn=as_drawn)
         return load_sum(folder, lambda base: load(base, as_drawn=as_drawn, isomers=isomers))
-    return load_model(name_or_path, as_drawn=as_drawn, isomers=isomers)
+    return load_model(name_or_folder, as_drawn=as_drawn, isomers=isomers)
 
 
 def _from_module(path: Path, name: str) -> "Model":
