@@ -24,15 +24,9 @@ from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, ROAR, MetricNames, choose_metrics
 from .report import Report, merged
 from .robustness import measure_robustness
-from .runs import EvaluationOptions, Graphs, Refits, Run
+from .runs import EvaluationOptions, Graphs, Run
 from .store import Key
-from .targets import (
-    Labels,
-    TrackedOutput,
-    check_labels,
-    targets_by_graph,
-    tracked_output,
-)
+from .targets import Labels, TrackedOutput, check_labels, targets_by_graph, tracked_output
 from .truth_metrics import metrics_for
 
 
@@ -196,7 +190,7 @@ def _with_metrics(
     metrics: MetricNames,
     operators: str | Sequence[str],
     options: EvaluationOptions,
-) -> tuple[MeasurementPlan, Refits | None]:
+) -> tuple[MeasurementPlan, Any]:
     """Add to a plan what is measured, how nodes are removed, and by which model if by another."""
     judge, refit = options.get("judge"), options.get("refit")
     if judge is not None and refit is not None:
@@ -215,9 +209,7 @@ def _with_metrics(
         resampling = (resampling or Resampling(seed=plan.seed)).of(model)
     elif resampling is not None:
         raise ValueError("resampling= is for the operator 'resample', which is not measured here.")
-    refitting: Refits | None = None
-    if refit is not None:
-        refitting = refit.on(model, tracked, removed_by)
+    refitting = None if refit is None else refit.on(model, tracked, removed_by)
     kind = tracked.target.task_in(model.config).kind
     roar = refitting is not None and refitting.is_roar
     chosen = (ROAR,) if roar else tuple(choose_metrics(metrics, kind, list(plan.truths.values())))

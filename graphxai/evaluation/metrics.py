@@ -20,13 +20,7 @@ from graphxai.runtime.notices import warn
 from graphxai.runtime.options import did_you_mean
 
 from .curves import Curve, Series
-from .truth_metrics import (
-    NODE_METRICS,
-    PIXEL_METRICS,
-    SHARE_METRICS,
-    SIGNED_METRICS,
-    metrics_for,
-)
+from .truth_metrics import NODE_METRICS, PIXEL_METRICS, SHARE_METRICS, SIGNED_METRICS, metrics_for
 
 MetricNames: TypeAlias = "str | Callable[..., float] | Sequence[str | Callable[..., float]]"
 OLD = {"partial_sums", "partial_sums_scaled"}  # equal scores may win them

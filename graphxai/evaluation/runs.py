@@ -35,38 +35,11 @@ from .targets import TrackedOutput
 CHUNK = 16  # how many graphs are explained, measured and written together
 
 
-class Refits(Protocol):
-    """Trains the models that measure, on graphs with nodes removed (see `learning.refit`)."""
-
-    @property
-    def is_roar(self) -> bool:
-        """Whether `roar` is measured, and not the curves of a judge."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return what is needed to repeat the training, as JSON values."""
-
-    def judges(
-        self, plan: MeasurementPlan, folder: Path, progress: bool | None = None
-    ) -> Mapping[str, Model]:
-        """Train the model of `f-fidelity` for each operator."""
-
-    def roar_units(
-        self,
-        plan: MeasurementPlan,
-        items: Sequence[Item],
-        targets: Mapping[Key, Target],
-        folder: Path,
-        done: set[tuple[Key, str]],
-        progress: bool | None = None,
-    ) -> Generator[list[Unit], None, None]:
-        """Yield the units of `roar`, of one method after another."""
-
-
 class RefitOption(Protocol):
     """What `evaluate` takes as `refit`: `graphxai.evaluation.Refit`."""
 
-    def on(self, model: Any, tracked: TrackedOutput, operators: Sequence[str]) -> Refits:
-        """Encode the training graphs for a model and an output."""
+    def on(self, model: Any, tracked: TrackedOutput, operators: Sequence[str]) -> Any:
+        """Encode the training graphs for a model and an output, see `learning.refit.Refitting`."""
 
 
 class EvaluationOptions(TypedDict, total=False):
@@ -101,13 +74,13 @@ class Run:
     """A measurement of graphs, which goes on where an earlier one in the same folder stopped.
 
     Args:
-        refitting: how judges are trained here, or None.
+        refitting: how judges are trained here, a `learning.refit.Refitting`, or None.
         earlier: the units that an earlier run measured.
     """
 
     model: Model
     graphs: Graphs
-    refitting: Refits | None
+    refitting: Any
     store: Store | None
     settings: dict[str, Any]
     digests: Mapping[Key, str]
@@ -120,7 +93,7 @@ class Run:
         plan: MeasurementPlan,
         tracked: TrackedOutput,
         graphs: Graphs,
-        refitting: Refits | None,
+        refitting: Any,
         options: EvaluationOptions,
     ) -> "Run":
         """Read what an earlier run measured, after checking its settings."""

@@ -21,14 +21,7 @@ from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
 
-from .head_counts import (
-    ROUNDING,
-    HeadCounts,
-    Shares,
-    count,
-    positional_heads,
-    relational_heads,
-)
+from .head_counts import ROUNDING, HeadCounts, Shares, count, positional_heads, relational_heads
 
 if TYPE_CHECKING:
     import pandas as pd

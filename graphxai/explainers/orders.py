@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -278,13 +278,6 @@ def first_order(measure: Measure, mask: Tensor) -> FirstOrder:
 # -- which nodes stay ------------------------------------------------------------------------------
 
 
-class Choices(Protocol):
-    """Choices of the nodes that stay (K, B, N), of which slices are tensors."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, part: slice, /) -> Tensor: ...
-
-
 @dataclass(frozen=True, eq=False)
 class EachLeftOut:
     """All nodes, and then all but those of each group (M, k) of numbers: (1 + M, B, N)."""
@@ -302,6 +295,9 @@ class EachLeftOut:
         rows = torch.arange(len(places) - len(left_out), len(places))
         keep[rows[:, None], :, left_out] = False
         return keep
+
+
+Choices: TypeAlias = Tensor | EachLeftOut  # of the nodes that stay (K, B, N)
 
 
 def random_orders(n: int, number: int, generator: torch.Generator, antithetic: bool) -> Tensor:

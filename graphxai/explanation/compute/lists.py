@@ -37,21 +37,13 @@ from graphxai.runtime.workers import LostItem, map_in_processes
 OnError = Literal["warn", "raise"]
 Encoded: TypeAlias = list[tuple[int, Input]]  # encoded inputs with their numbers in the list
 Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
 P = ParamSpec("P")
 M = TypeVar("M", contravariant=True)
 One = TypeVar("One", covariant=True)
 Several = TypeVar("Several", covariant=True)
-
-
-class Computation(Protocol[Result_co]):
-    """What is computed for a list, as a value that can be sent to other processes."""
-
-    def __call__(
-        self, model: Any, encoded: Encoded, /
-    ) -> Iterator[tuple[int, Result_co | Exception]]:
-        """Yield each input's number with its result or error."""
-        ...
+# Of a model and encoded inputs, yields each input's number with its result or error. It can be sent
+# to other processes.
+Computation: TypeAlias = Callable[[Any, Encoded], Iterator[tuple[int, Result | Exception]]]
 
 
 def map_inputs(
