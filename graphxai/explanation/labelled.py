@@ -83,14 +83,16 @@ class LabelledResults(list[Item | None], Generic[Item]):
             TypeError: positions are given in a list.
         """
         if isinstance(index, slice):
-            return self._part(index)
+            return self._part(list(range(len(self))[index]))
         if isinstance(index, Iterable):
             mask = list(index)
             if not all(type(chosen).__name__.startswith("bool") for chosen in mask):
                 raise TypeError(
                     "several results are chosen by a slice or a mask of True and False."
                 )
-            return self._where(mask)
+            if len(mask) != len(self):
+                raise IndexError(f"the mask has {len(mask)} values for {len(self)} results.")
+            return self._part(list(compress(range(len(self)), mask)))
         return super().__getitem__(index)
 
     def __repr__(self) -> str:
@@ -98,18 +100,11 @@ class LabelledResults(list[Item | None], Generic[Item]):
         lines = [f"{label}: {self._line(result)}" for _, label, result in self._some(LINES)]
         return short_text([f"{type(self).__name__}: {self._counts(LINES)}", *lines])
 
-    def _part(self, positions: slice) -> Self:
-        return type(self)(super().__getitem__(positions), labels=self._fitting_labels()[positions])
-
-    def _where(self, mask: Sequence[bool]) -> Self:
-        if len(mask) != len(self):
-            raise IndexError(f"the mask has {len(mask)} values for {len(self)} results.")
+    def _part(self, positions: Sequence[int]) -> Self:
+        """Return the results at these positions with their labels."""
         labels = self._fitting_labels()
-        chosen = list(compress(range(len(self)), mask))
-        kept = labels[mask] if self.from_table else [labels[k] for k in chosen]
-        return type(self)(
-            [super(LabelledResults, self).__getitem__(k) for k in chosen], labels=kept
-        )
+        kept = labels[positions] if self.from_table else [labels[k] for k in positions]
+        return type(self)([list.__getitem__(self, k) for k in positions], labels=kept)
 
     def _line(self, result: Item) -> str:
         """Return a result in one line of text."""
@@ -253,9 +248,9 @@ class Predictions(LabelledResults[dict[str, Prediction]]):
         fits = self._smiles is not None and len(self._smiles) == len(self)
         return self._smiles if fits else None
 
-    def _part(self, positions: slice) -> Self:
+    def _part(self, positions: Sequence[int]) -> Self:
         part, smiles = super()._part(positions), self._written_smiles()
-        part._smiles = None if smiles is None else smiles[positions]
+        part._smiles = None if smiles is None else [smiles[k] for k in positions]
         part._several_models = self._several_models
         return part
 

@@ -157,6 +157,15 @@ def test_parts_and_copies_of_results_keep_labels_and_structures(predictions):
     assert "smiles" not in some.to_frame()
 
 
+def test_predictions_that_a_mask_chooses_keep_what_a_slice_keeps():
+    molecules = ["CCO", "CCN", "CCC"]
+    for models in ("solubility", ["solubility", "bace"]):
+        predictions = gx.predict(models, molecules)
+        chosen = predictions[[False, True, True]].to_frame()
+        assert list(chosen.smiles) == molecules[1:]
+        pd.testing.assert_frame_equal(chosen, predictions[1:].to_frame())
+
+
 def test_a_notebook_shows_predictions_without_the_smiles_for_which_a_screen_has_no_room():
     predictions = gx.predict("bace", ["CCO", "c1ccccc1O"])
     assert predictions.to_frame().smiles.tolist() == ["CCO", "c1ccccc1O"]
