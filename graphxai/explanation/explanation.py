@@ -1,6 +1,6 @@
 """An explanation of one graph, which becomes a picture, a page, a table or a file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
@@ -312,28 +312,39 @@ class Explanation(ExplainedGraph, Result):
             ImportError: Parquet is wanted, but pyarrow is not installed.
         """
         path = files.writable(path)
-        match path.suffix.lower():
-            case ".html":
-                return files.write_text([page_html(self.headline, [self.section(**options)])], path)
-            case ".csv":
-                return files.write_csv(with_smiles(self.to_frame(), [self]), path)
-            case ".parquet":
-                return files.write_parquet(
-                    with_smiles(self.to_frame(), [self]).reset_index(), path, self.to_dict()
-                )
-            case ".json":
-                return files.write_json(self.to_dict(), path)
-            case ".sdf":
-                return files.write_text([self.to_sdf()], path)
-            case ".smi":
-                return files.write_text([self._to_smi()], path)
+        suffix = path.suffix.lower()
+        if suffix in files.TABLES:
+            return write_values([self], path, lambda: self.to_frame().reset_index(), self.to_dict)
+        if suffix == ".html":
+            return files.write_text([page_html(self.headline, [self.section(**options)])], path)
         return save_picture([self.svg(**options)], path)
 
 
-def with_smiles(frame: "pd.DataFrame", explanations: Sequence[Explanation]) -> "pd.DataFrame":
-    """Return a table of nodes with the SMILES of their molecules, by which it is read again."""
-    smiles = [each.smiles for each in explanations for _ in each.relevance]
-    return frame.assign(smiles=smiles) if any(smiles) else frame
+def write_values(
+    explanations: Sequence[Explanation],
+    path: Path,
+    to_frame: "Callable[[], pd.DataFrame]",
+    content: Callable[[], Any],
+) -> Path:
+    """Write what explanations hold to one of `files.TABLES`.
+
+    A table of nodes has the SMILES of their molecules, by which it is read again.
+
+    Args:
+        to_frame: makes the table of their nodes.
+        content: returns all that they hold, as JSON values.
+    """
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".parquet"):
+        frame, smiles = to_frame(), [each.smiles for each in explanations for _ in each.relevance]
+        frame = frame.assign(smiles=smiles) if any(smiles) else frame
+        if suffix == ".csv":
+            return files.write_csv(frame, path, index=False)
+        return files.write_parquet(frame, path, content())
+    if suffix == ".json":
+        return files.write_json(content(), path)
+    written = Explanation.to_sdf if suffix == ".sdf" else Explanation._to_smi
+    return files.write_text(map(written, explanations), path)
 
 
 def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:

@@ -16,7 +16,7 @@ from graphxai.visualization.grid import aligned_series
 from graphxai.visualization.render import save_picture
 
 from . import files
-from .explanation import Explanation, with_smiles
+from .explanation import Explanation, write_values
 from .labelled import LabelledResults
 from .prediction import table_cells
 from .result import Picture, image_html, page_html, shown_as_png
@@ -91,23 +91,12 @@ class Explanations(LabelledResults[Explanation]):
             options["scale"] = options.get("scale") or common_scale(
                 explanations, options.get("palette", "red-blue")
             )
-        match suffix:
-            case ".pdf":
-                return save_picture([e.svg(**options) for e in explanations], path)
-            case ".html":
-                return files.write_text([self._page(**options)], path)
-            case ".csv":
-                atoms = with_smiles(self.to_frame(), explanations)
-                return files.write_csv(atoms, path, index=False)
-            case ".parquet":
-                atoms = with_smiles(self.to_frame(), explanations)
-                return files.write_parquet(atoms, path, self._to_dicts())
-            case ".json":
-                return files.write_json(self._to_dicts(), path)
-            case ".sdf":
-                return files.write_text([e.to_sdf() for e in explanations], path)
-            case ".smi":
-                return files.write_text([e._to_smi() for e in explanations], path)
+        if suffix in files.TABLES:
+            return write_values(explanations, path, self.to_frame, self._to_dicts)
+        if suffix == ".pdf":
+            return save_picture([e.svg(**options) for e in explanations], path)
+        if suffix == ".html":
+            return files.write_text([self._page(**options)], path)
         return save_picture([grid(explanations, **options)], path)
 
     def _to_dicts(self) -> list[dict[str, Any]]:
