@@ -23,7 +23,7 @@ from .ground_truth import check_fit
 from .measure import Item, MeasurementPlan
 from .metrics import DEFAULT_METRICS, ROAR, MetricNames, choose_metrics
 from .report import Report, merged
-from .robustness import measure_robustness
+from .robustness import robustness_of
 from .runs import EvaluationOptions, Graphs, Run
 from .store import Key
 from .targets import Labels, TrackedOutput, check_labels, targets_by_graph, tracked_output
@@ -130,8 +130,12 @@ def evaluate(
     plan = run.with_judges(plan, options.get("progress"))
     report = run.measured(plan, options)
     if scored:
-        robustness = measure_robustness(model, plan, graphs.items, tracked.target, labels)
-        report.settings["robustness"] = {name: asdict(kept) for name, kept in robustness.items()}
+        about = graphs.items, tracked.target, labels
+        how: dict[str, Any] = {"seed": seed, "resampling": plan.resampling}
+        report.settings["robustness"] = {
+            name: asdict(robustness_of(plan.judges.get(name, model), *about, operator=name, **how))
+            for name in plan.operators
+        }
     _check_failures(report)
     return report
 

@@ -20,7 +20,7 @@ from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.evaluation.curves import class_logits
-from graphxai.evaluation.measure import Item, MeasurementPlan
+from graphxai.evaluation.measure import Item
 from graphxai.evaluation.store import Key
 from graphxai.evaluation.targets import Labels, label_number
 from graphxai.explanation.compute.models import Model
@@ -104,35 +104,6 @@ DRAWS = 4  # random choices of nodes for each share and graph
 GRAPHS = 64  # removed from together
 
 
-def measure_robustness(
-    model: Model,
-    plan: MeasurementPlan,
-    items: Sequence[Item],
-    target: Target,
-    labels: Labels | None,
-) -> dict[str, Robustness]:
-    """Score a model on graphs with random shares of their nodes removed, by operator.
-
-    Args:
-        model: the explained model. If the plan has a judge for an operator, that is scored.
-        plan: the operators, and the seed, which draws nodes together with the graphs' features.
-        target: names the task.
-        labels: true classes or values, by position or key. Graphs without a label are left out.
-    """
-    return {
-        operator: robustness_of(
-            plan.judges.get(operator, model),
-            items,
-            target,
-            labels,
-            operator=operator,
-            seed=plan.seed,
-            resampling=plan.resampling,
-        )
-        for operator in plan.operators
-    }
-
-
 def robustness_of(
     model: Model,
     prepared: Sequence[Item],
@@ -143,7 +114,13 @@ def robustness_of(
     seed: int = 0,
     resampling: Resampling | None = None,
 ) -> Robustness:
-    """Score a model under one operator, see `measure_robustness`."""
+    """Score a model on graphs with random shares of their nodes removed by an operator.
+
+    Args:
+        target: names the task.
+        labels: true classes or values, by position or key. Graphs without a label are left out.
+        seed: draws nodes together with the graphs' features.
+    """
     task = target.task_in(model.config)
     of_task = Target(None, task.name)
     predicted: list[Tensor] = []

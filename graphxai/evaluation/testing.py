@@ -157,7 +157,11 @@ class _PreparedBatches:
     @cached_property
     def renumbered(self) -> Any:
         """All graphs in one batch, where node k of a graph is its original node `order[k]`."""
-        return self.model.collate(_renumbered(self.model, self.graphs, self.orders))
+        model: Any = self.model
+        if hasattr(model, "renumbered"):  # graphs of a wrapped model may have any attributes
+            return model.collate(model.renumbered(self.graphs, self.orders))
+        moved = [renumbered(*pair) for pair in zip(self.graphs, self.orders, strict=True)]
+        return model.collate([model.prepare(graph).data for graph in moved])
 
     def alone(self, index: int) -> Any:
         """Return one graph as a batch."""
@@ -327,14 +331,6 @@ def _graphs(model: Model, inputs: Sequence[Any]) -> list[Data]:
     if not graphs:
         raise ValueError("there is no graph to check: give two or more.")
     return graphs
-
-
-def _renumbered(model: Any, graphs: list[Data], orders: list[Tensor]) -> list[Data]:
-    """Renumber the graphs, and return them as the model reads them."""
-    if hasattr(model, "renumbered"):  # graphs of a wrapped model may have any attributes
-        return model.renumbered(graphs, orders)
-    moved = [renumbered(graph, order) for graph, order in zip(graphs, orders, strict=True)]
-    return [model.prepare(graph).data for graph in moved]
 
 
 def _outputs_and_gradients(model: Any, batch: Any) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ vector, beginning at the last layer, which therefore computes only one query. `A
 probabilities (B, H, T, T) of layer l. Padding keys have probability zero.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -38,19 +39,21 @@ class _Readout(Explainer):
             raise ValueError(f"readout must be 'token' or 'sum', not {readout!r}.")
         self.readout = readout
 
-    def _run(
-        self, model: ExplainableModel, batch: GraphBatch
-    ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute the outputs, each layer's mean over heads (B, Q, T), and the first row vector.
+    @abstractmethod
+    def _scores(self, row: Tensor, means: list[Tensor]) -> Tensor:
+        """Compute scores (B, T) from each layer's mean over heads (B, Q, T).
 
         The row vector (B, T) selects the graph token's row, or the rows of all real tokens.
         """
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record(all_queries=self.readout == "sum") as tape:
             outputs = model.encode(model.embed(batch), batch)
         # in single precision the last bits of their product would depend on the padding
         wide = torch.float32 if outputs.device.type == "mps" else torch.float64
         means = [weights.to(wide).mean(1) for weights in by_layer(model, batch, tape)]
-        return outputs, means, first_row(model, batch, means[0], self.readout)
+        scores = self._scores(first_row(model, batch, means[0], self.readout), means)
+        return scored(scores.to(outputs), batch, outputs, target.resolve(model.config, outputs))
 
 
 @register
@@ -66,10 +69,8 @@ class AttentionLast(_Readout):
     source = "Hollenstein 2021"
     traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
-    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        outputs, means, row = self._run(model, batch)
-        scores = through(row, means[-1])
-        return scored(scores.to(outputs), batch, outputs, target.resolve(model.config, outputs))
+    def _scores(self, row: Tensor, means: list[Tensor]) -> Tensor:
+        return through(row, means[-1])
 
 
 @register
@@ -84,10 +85,8 @@ class Rollout(_Readout):
     source = "Abnar 2020"
     traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
-    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        outputs, means, row = self._run(model, batch)
-        row = rolled_out(row, means, normalises=True)
-        return scored(row.to(outputs), batch, outputs, target.resolve(model.config, outputs))
+    def _scores(self, row: Tensor, means: list[Tensor]) -> Tensor:
+        return rolled_out(row, means, normalises=True)
 
 
 @register

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import comb
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -32,9 +33,6 @@ from torch import Tensor
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ValueOfOutputs
-
-if TYPE_CHECKING:
-    from graphxai.wrapping.presence import PresencePass
 
 TIED = 1e-4  # up to this part of the largest score, a difference counts as rounding
 
@@ -184,11 +182,7 @@ class FirstOrder(NamedTuple):
     present: Tensor
 
 
-class PathScores(NamedTuple):
-    """Scores (B, T), graph token first, and by how much those of nodes may be off (B, N)."""
-
-    scores: Tensor
-    spread: Tensor
+PathScores: TypeAlias = tuple[Tensor, Tensor]  # (B, T), and by how much nodes may be off (B, N)
 
 
 def from_both_ends(measure: Measure, start: Tensor, mask: Tensor, rounds: int) -> PathScores:
@@ -212,7 +206,7 @@ def from_both_ends(measure: Measure, start: Tensor, mask: Tensor, rounds: int) -
     for side in sides:
         mean, error = mean_and_error(side, mask.expand_as(side))
         errors.append(error / mean_size(mean, mask))
-    return PathScores(scores, torch.stack(errors).square().sum(0).sqrt())
+    return scores, torch.stack(errors).square().sum(0).sqrt()
 
 
 def require_coalitions(model: ExplainableModel) -> None:
@@ -235,12 +229,8 @@ def measure_of(model: ExplainableModel, batch: Any, value: ValueOfOutputs) -> Me
         return lambda present: tokens.new_zeros(present.shape)
     from graphxai.wrapping.presence import presence_pass  # loads PyG
 
-    return measuring(presence_pass(model, batch, tokens), value)
-
-
-def measuring(run: PresencePass, value: ValueOfOutputs) -> Measure:
-    """Return a function that measures coalitions, and measures each of them once."""
-    return each_once(lambda present: run.marginals(present, value), run.mask)
+    run = presence_pass(model, batch, tokens)
+    return each_once(partial(run.marginals, value=value), run.mask)
 
 
 def each_once(measure: Measure, mask: Tensor) -> Measure:

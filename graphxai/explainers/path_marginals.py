@@ -116,7 +116,8 @@ class PathMarginals(Explainer):
         try:
             run = presence_pass(model, batch, model.embed(batch))
             resolved = target.resolve(model.config, run.whole)
-            measure = orders.measuring(run, resolved.log_odds)
+            marginals = partial(run.marginals, value=resolved.log_odds)
+            measure = orders.each_once(marginals, run.mask)
             start = orders.first_order(measure, run.mask).scores
             scores, spread = orders.from_both_ends(measure, start, run.mask, self.rounds // 2 - 1)
         except NotGated as reason:
@@ -174,7 +175,7 @@ class PathMarginals(Explainer):
             measured_nodes.append(batch.mask if absent else present)
             mean, error = orders.mean_and_error(torch.stack(samples), torch.stack(measured_nodes))
             scores = start + orders.relative(token, mean, batch.mask)
-        return orders.PathScores(scores, error / orders.mean_size(mean, batch.mask))
+        return scores, error / orders.mean_size(mean, batch.mask)
 
 
 def value_and_marginals(

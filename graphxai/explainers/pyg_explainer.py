@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.explain import CaptumExplainer, ExplainerAlgorithm
-from torch_geometric.explain.config import ExplainerConfig, MaskType, ModelConfig
+from torch_geometric.explain.config import ExplainerConfig, ModelConfig
 
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.target import ResolvedTarget, Target
@@ -62,11 +62,7 @@ class PygExplainer(Explainer):
     traits = Traits(cost="depends on the algorithm")
 
     def __init__(
-        self,
-        algorithm: ExplainerAlgorithm,
-        node_mask: str | None,
-        edge_mask: str | None,
-        seed: int,
+        self, algorithm: ExplainerAlgorithm, node_mask: str | None, edge_mask: str | None, seed: int
     ) -> None:
         self.algorithm, self.seed = algorithm, seed
         self.node_mask, self.edge_mask = node_mask, edge_mask
@@ -141,7 +137,8 @@ def _check_supports(
     try:
         algorithm.connect(masks, config)
     except ValueError as error:
-        kinds = f"node_mask={_word(masks.node_mask_type)}, edge_mask={_word(masks.edge_mask_type)}"
+        node, edge = (kind and kind.value for kind in (masks.node_mask_type, masks.edge_mask_type))
+        kinds = f"node_mask={node!r}, edge_mask={edge!r}"
         raise ValueError(
             f"{type(algorithm).__name__} cannot explain a model with {kinds}:"
             f" {'; '.join(logged) or error}"
@@ -150,20 +147,11 @@ def _check_supports(
         root.removeHandler(handler)
 
 
-def _word(kind: MaskType | None) -> str:
-    return "None" if kind is None else repr(kind.value)
-
-
 class _TargetOfOneGraph(nn.Module):
     """The target f_c of graph b as a function `(x, edge_index)` of its node embeddings (n, D)."""
 
     def __init__(
-        self,
-        model: Any,
-        batch: Any,
-        tokens: Tensor,
-        resolved: ResolvedTarget,
-        b: int,
+        self, model: Any, batch: Any, tokens: Tensor, resolved: ResolvedTarget, b: int
     ) -> None:
         super().__init__()
         self.n = int(batch.num_nodes[b])

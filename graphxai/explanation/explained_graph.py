@@ -163,7 +163,7 @@ class ExplainedGraph:
             return self.mol
         from rdkit import Chem
 
-        molecule = _read(self.smiles)  # cached, and the caller may change what is returned
+        molecule = read_again(self.smiles)  # cached, and the caller may change what is returned
         return None if molecule is None else Chem.Mol(molecule)
 
     def atoms(self, error: str = NO_MOLECULE) -> "Mol":
@@ -367,7 +367,8 @@ class ExplainedGraph:
 
 
 @lru_cache(maxsize=1024)  # a table looks each molecule up several times, also at its end
-def _read(smiles: str) -> "Mol | None":
+def read_again(smiles: str) -> "Mol | None":
+    """Return the molecule that a SMILES is read as, None if it cannot be, from a cache."""
     from rdkit import rdBase
 
     from graphxai.datasets.canonical_form import read_smiles

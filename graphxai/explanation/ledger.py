@@ -164,7 +164,8 @@ class Ledger:
             if name in figures:
                 yield name.replace("_", " "), figures.pop(name), 0
         yield "divided into shares:", None, 0
-        of_groups = {name: figures.pop(name) for name in (*figures,) if name in self._of_groups}
+        curve = {"group_error", *(f"curve: {name}" for name in self.curve)}
+        of_groups = {name: figures.pop(name) for name in (*figures,) if name in curve}
         of_edges = {n: figures.pop(n) for n in ("along_edges", "not_along_edges") if n in figures}
         for name, value in figures.items():
             part = name.removeprefix("unexplained: ").removeprefix("nodes: ")
@@ -177,7 +178,3 @@ class Ledger:
                 yield title, None, 0
             for name, value in parts.items():
                 yield name.replace("_", " "), value, 1
-
-    @property
-    def _of_groups(self) -> set[str]:
-        return {"group_error", *(f"curve: {name}" for name in self.curve)}

@@ -156,10 +156,6 @@ class Prediction:
         )
 
     @property
-    def _standardised(self) -> tuple[tuple[str, str], ...]:
-        return ("parent", self.parent), ("note", self.note)
-
-    @property
     def _similarity(self) -> float | None:
         return None if self.nearness is None else self.nearness.similarity
 
@@ -223,7 +219,7 @@ class Prediction:
         """Return all fields but the nearness as JSON values, with None for an infinite end."""
         names = ("task", "label", "probabilities", "value", "unit")
         content = {name: getattr(self, name) for name in names}
-        content |= {name: said for name, said in self._standardised if said}
+        content |= {name: said for name in ("parent", "note") if (said := getattr(self, name))}
         if self.conformal is None:
             return content
         ends = [end if math.isfinite(end) else None for end in self.interval or ()]

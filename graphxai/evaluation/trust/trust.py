@@ -111,8 +111,11 @@ class Trust:
         if self.level == "good":
             text = "; ".join(sign.text for sign in self.signs)
             return f"Nothing measured speaks against it: {text}.{also}"
+        # warnings are about an explanation that fails a check, or about the prediction
+        warned = {sign.name for sign in self.signs if sign.level == "warning"}
+        doubted = "explanation" if warned & OF_EXPLANATIONS else "prediction"
         start = {
-            "warning": f"Do not rely on this {self._doubted}",
+            "warning": f"Do not rely on this {doubted}",
             "caution": "Use with care",
             "unknown": "Not everything can be checked",
             "known": "A training compound",
@@ -120,12 +123,6 @@ class Trust:
         levels = (self.level, "known")
         signs = "; ".join(sign.sentence for sign in self.signs if sign.level in levels)
         return f"{start}: {signs}.{also}"
-
-    @property
-    def _doubted(self) -> str:
-        """What the warnings are about: an explanation that fails a check, or the prediction."""
-        warned = {sign.name for sign in self.signs if sign.level == "warning"}
-        return "explanation" if warned & OF_EXPLANATIONS else "prediction"
 
     def __str__(self) -> str:
         """Write the sentence, then a line for each sign."""
@@ -246,7 +243,11 @@ def trust_prepared(
         forms = _OtherForms.of(model, prepared)
         by_form = dict(explain_prepared(model, forms.inputs, explainer, target=target))
         for (key, _), form in by_form.items():
-            _require_same_target(explanations[key], form)
+            if (explained := explanations[key].target) != form.target:
+                raise ValueError(
+                    f"the explanation is for {explained!r}, but the given target means"
+                    f" {form.target!r}: give the target of the explanation."
+                )
         tautomers = tautomer_signs(model, prepared, explanations)
     return _trusted(model, prepared, explanations, forms.relevance(by_form), tautomers)
 
@@ -367,11 +368,3 @@ def _explainer_of(explanation: Explanation) -> Explainer:
         return get_explainer(explanation.method, **explanation.provenance.get("options", {}))
     except ValueError:  # one of the attributes is not an option
         return get_explainer(explanation.method)
-
-
-def _require_same_target(explanation: Explanation, other: Explanation) -> None:
-    if explanation.target != other.target:
-        raise ValueError(
-            f"the explanation is for {explanation.target!r}, but the given target means"
-            f" {other.target!r}: give the target of the explanation."
-        )

@@ -135,7 +135,10 @@ def explanations_or_errors(
             target=wanted,
             origin=origin,
             ranges=ranges_of(model, batch, len(attribution.outputs)),
-            arrays={name: _array(getattr(attribution, name)) for name in ARRAYS},
+            arrays={
+                name: None if values is None else values.float().cpu().numpy()
+                for name, values in ((name, getattr(attribution, name)) for name in ARRAYS)
+            },
             outputs=attribution.outputs.double().tolist(),
             labels=attribution.labels,
             shares=_shares(attribution),
@@ -167,10 +170,6 @@ def _shares(attribution: Attribution) -> list[dict[str, Any]]:
         rows = zip(*numbers, strict=True)
         columns["curve"] = [dict(zip(CURVE, row, strict=True)) for row in rows]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _array(values: Tensor | None) -> FloatArray | None:
-    return None if values is None else values.float().cpu().numpy()
 
 
 def _by_graph(values: dict[str, Tensor] | None, graphs: int) -> list[dict[str, float]]:

@@ -6,7 +6,7 @@ read.
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
@@ -16,6 +16,7 @@ from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.intervals import Conformal, OwnSpread
 from graphxai.contract.model import evaluating
 from graphxai.datasets.training_set import UNKNOWN, Nearness, TrainingSet
+from graphxai.explanation.explained_graph import read_again
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.prediction import NotFiniteError, Prediction, read_outputs
 
@@ -262,14 +263,7 @@ def _nearness(
     at_hand = None if read is None else read()
     with rdBase.BlockLogs():
         if at_hand is None and isinstance(molecule, str):
-            at_hand = _read_again(molecule)
+            at_hand = read_again(molecule)
         if at_hand is not None:
             return training.nearness(at_hand, unchanging=True)
         return training.nearness(molecule)
-
-
-@lru_cache(maxsize=64)  # the nearness to the training sets of several models is read in turn
-def _read_again(smiles: str) -> "Mol | None":
-    from graphxai.datasets.canonical_form import read_smiles
-
-    return read_smiles(smiles)
