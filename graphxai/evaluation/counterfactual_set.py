@@ -342,14 +342,5 @@ def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Te
             "rows of tokens have no edge_index, so no edges: remove nodes (of='nodes')."
         )
     types = data.get("edge_type") if data.get("schema") is not None else None
-    if types is None:
-        pairs, belongs = undirected_edges(data.edge_index)
-        return [(i, j) for i, j in pairs.tolist()], belongs
-    members: list[tuple[int, int]] = []
-    belongs = torch.full((len(types),), -1)
-    for edge_type in types.unique().tolist():
-        columns = (types == edge_type).nonzero()[:, 0].cpu()
-        pairs, numbers = undirected_edges(data.edge_index[:, columns])
-        belongs[columns] = torch.where(numbers >= 0, numbers + len(members), -1)
-        members += [(i, j) for i, j in pairs.tolist()]
-    return members, belongs
+    pairs, belongs = undirected_edges(data.edge_index, types)
+    return [(i, j) for i, j in pairs.tolist()], belongs

@@ -152,15 +152,9 @@ class MethodValues:
 
         The graphs of a chunk are explained together, in one process.
         """
-        by_method: dict[str, list[float]] = {}
-        for unit in self.units:
-            by_method.setdefault(unit.method, []).append(unit.seconds)
-        return {
-            method: float(np.mean(measured))
-            if (measured := [t for t in each if t == t])
-            else np.nan
-            for method, each in by_method.items()
-        }
+        times = pd.Series([unit.seconds for unit in self.units], dtype=float)
+        by_method = times.groupby([unit.method for unit in self.units], sort=False)
+        return {str(method): float(mean) for method, mean in by_method.mean().items()}
 
     def passes(self) -> dict[str, str]:
         """Return how many passes each method takes for an explanation, as text such as "1 forward".

@@ -194,13 +194,17 @@ def _renumbered(graph: Data, key: str, role: AttributeRole, kept: Mapping[str, T
     return torch.where(stays, renumbered, torch.arange(len(values)).to(values))
 
 
-def undirected_edges(edge_index: Tensor) -> tuple[Tensor, Tensor]:
+def undirected_edges(edge_index: Tensor, types: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the pairs (M, 2) of nodes that edges join, and the number (E,) of each edge's pair.
 
     The edges are `edge_index` (2, E). The pairs are in ascending order. Both directions of an edge
-    belong to the same pair. A self loop belongs to no pair and has -1.
+    belong to the same pair. A self loop belongs to no pair and has -1. Edges of different `types`
+    (E,) belong to different pairs, which then come type by type.
     """
-    pairs, belongs = torch.unique(edge_index.cpu().sort(0).values, dim=1, return_inverse=True)
+    ends = edge_index.cpu().sort(0).values
+    rows = ends if types is None else torch.cat([types.cpu()[None], ends])
+    rows, belongs = torch.unique(rows, dim=1, return_inverse=True)
+    pairs = rows[-2:]
     proper = pairs[0] != pairs[1]
     numbers = torch.where(proper, proper.cumsum(0) - 1, -1)
     return pairs[:, proper].T, numbers[belongs]

@@ -1,5 +1,6 @@
 """Other forms of an input: tautomers, other SMILES, renumbered nodes, and what they change."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -155,25 +156,20 @@ def _sign(
     prediction: Prediction, tautomers: Sequence[tuple[str, Prediction]], outside: str = _OUTSIDE
 ) -> Sign:
     """Compare the predictions of tautomers with that of the molecule."""
+    low, high = prediction.interval or (-math.inf, math.inf)
     for smiles, other in tautomers:
         if prediction.label is not None and other.label != prediction.label:
-            text = f"a likely tautomer gets another class, {other}"
-            return Sign(NAME, "caution", None, text, structures=(smiles,))
-        if _outside(prediction, other):
-            text = f"a likely tautomer gets {outside}, {other}"
-            return Sign(NAME, "caution", None, text, structures=(smiles,))
+            what = "another class"
+        elif other.value is not None and not low <= other.value <= high:
+            what = outside
+        else:
+            continue
+        text = f"a likely tautomer gets {what}, {other}"
+        return Sign(NAME, "caution", None, text, structures=(smiles,))
     tried = "a likely tautomer gets" if len(tautomers) == 1 else "likely tautomers get"
     result = "the same class" if prediction.label is not None else "a value in the interval"
     structures = tuple(smiles for smiles, _ in tautomers)
     return Sign(NAME, "good", None, f"{tried} {result}", structures=structures)
-
-
-def _outside(prediction: Prediction, other: Prediction) -> bool:
-    """Return whether a value lies outside the interval of the molecule's own prediction."""
-    if prediction.interval is None or other.value is None:
-        return False
-    low, high = prediction.interval
-    return not low <= other.value <= high
 
 
 @cache

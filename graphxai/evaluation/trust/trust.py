@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,8 +207,8 @@ def explained_with_trust(
     `training` is the model's training set, see `explain_prepared`.
     """
     with one_thread():
-        forms = _OtherForms.of(model, [(0, item)])
-        together = [] if explainer.traits.draws_random_numbers else forms.inputs
+        forms, orders = _other_forms(model, [(0, item)])
+        together = [] if explainer.traits.draws_random_numbers else forms
         by_form = dict(
             explain_prepared(
                 model, [(ITEM, item), *together], explainer, target=target, training=training
@@ -216,11 +216,10 @@ def explained_with_trust(
         )
         explanation = by_form.pop(ITEM)
         if not by_form or any(form.target != explanation.target for form in by_form.values()):
-            by_form = dict(
-                explain_prepared(model, forms.inputs, explainer, target=explanation.wanted)
-            )
+            by_form = dict(explain_prepared(model, forms, explainer, target=explanation.wanted))
         tautomers = tautomer_signs(model, [(0, item)], {0: explanation})
-    trusted = _trusted(model, [(0, item)], {0: explanation}, forms.relevance(by_form), tautomers)
+    rewritten = _in_order_of_input(by_form, orders)
+    trusted = _trusted(model, [(0, item)], {0: explanation}, rewritten, tautomers)
     return explanation, trusted[0]
 
 
@@ -240,8 +239,8 @@ def trust_prepared(
     if explainer is None:
         return _trusted(model, prepared, explanations, None, {})
     with one_thread():
-        forms = _OtherForms.of(model, prepared)
-        by_form = dict(explain_prepared(model, forms.inputs, explainer, target=target))
+        forms, orders = _other_forms(model, prepared)
+        by_form = dict(explain_prepared(model, forms, explainer, target=target))
         for (key, _), form in by_form.items():
             if (explained := explanations[key].target) != form.target:
                 raise ValueError(
@@ -249,7 +248,8 @@ def trust_prepared(
                     f" {form.target!r}: give the target of the explanation."
                 )
         tautomers = tautomer_signs(model, prepared, explanations)
-    return _trusted(model, prepared, explanations, forms.relevance(by_form), tautomers)
+    rewritten = _in_order_of_input(by_form, orders)
+    return _trusted(model, prepared, explanations, rewritten, tautomers)
 
 
 def _trusted(
@@ -317,49 +317,41 @@ def _input_of(model: Model, explanation: Explanation) -> Input:
     raise ValueError("the explanation does not hold its input graph: pass the graph itself.")
 
 
-@dataclass(frozen=True)
-class _OtherForms(Generic[Key]):
-    """Other forms of inputs: the same molecules with another SMILES, or graphs renumbered.
+def _other_forms(
+    model: Model, prepared: Sequence[tuple[Key, Input]]
+) -> tuple[list[tuple[tuple[Key, int], Input]], dict[tuple[Key, int], list[int]]]:
+    """Encode other forms of inputs: molecules with another SMILES, or graphs renumbered.
 
-    Args:
-        inputs: the encoded forms, each with the key of its input and a number.
-        orders: for each form, the original number of each of its nodes.
+    Each has the key of its input and a number, and by these the original number of each of its
+    nodes. A form that cannot be read, or that lost atoms, is left out.
     """
+    forms = {
+        (key, draw): form
+        for draw in range(WRITINGS)
+        for key, item in prepared
+        if (form := another_form(item, draw)) is not None
+    }
+    encoded = prepare_each(model, [value for value, _ in forms.values()], Exception)
+    orders = {place: order for place, (_, order) in forms.items()}
+    inputs = [
+        (place, item)
+        for place, item in zip(forms, encoded, strict=True)
+        if isinstance(item, Input) and item.num_nodes == len(orders[place])
+    ]
+    return inputs, orders
 
-    inputs: list[tuple[tuple[Key, int], Input]]
-    orders: dict[tuple[Key, int], list[int]]
 
-    @classmethod
-    def of(cls, model: Model, prepared: Sequence[tuple[Key, Input]]) -> "_OtherForms[Key]":
-        """Make and encode the other forms of inputs, all together.
-
-        A form that cannot be read, or that lost atoms, is left out.
-        """
-        forms = {
-            (key, draw): form
-            for draw in range(WRITINGS)
-            for key, item in prepared
-            if (form := another_form(item, draw)) is not None
-        }
-        encoded = prepare_each(model, [value for value, _ in forms.values()], Exception)
-        orders = {place: order for place, (_, order) in forms.items()}
-        inputs = [
-            (place, item)
-            for place, item in zip(forms, encoded, strict=True)
-            if isinstance(item, Input) and item.num_nodes == len(orders[place])
-        ]
-        return cls(inputs, orders)
-
-    def relevance(
-        self, explanations: Mapping[tuple[Key, int], Explanation]
-    ) -> dict[Key, list[NDArray[np.floating]]]:
-        """Return the relevance (N,) of each input's forms, in the order of the input's nodes."""
-        relevance_by_input: dict[Key, list[NDArray[np.floating]]] = {}
-        for (key, draw), explanation in explanations.items():
-            relevance = np.empty_like(explanation.relevance)
-            relevance[self.orders[key, draw]] = explanation.relevance
-            relevance_by_input.setdefault(key, []).append(relevance)
-        return relevance_by_input
+def _in_order_of_input(
+    explanations: Mapping[tuple[Key, int], Explanation],
+    orders: Mapping[tuple[Key, int], Sequence[int]],
+) -> dict[Key, list[NDArray[np.floating]]]:
+    """Return the relevance (N,) of each input's forms, in the order of the input's nodes."""
+    relevance_by_input: dict[Key, list[NDArray[np.floating]]] = {}
+    for (key, draw), explanation in explanations.items():
+        relevance = np.empty_like(explanation.relevance)
+        relevance[orders[key, draw]] = explanation.relevance
+        relevance_by_input.setdefault(key, []).append(relevance)
+    return relevance_by_input
 
 
 def _explainer_of(explanation: Explanation) -> Explainer:

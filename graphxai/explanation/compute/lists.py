@@ -31,7 +31,7 @@ from graphxai.contract.inputs import Input
 from graphxai.runtime.device import one_thread, workers_for
 from graphxai.runtime.interrupts import Interrupted
 from graphxai.runtime.notices import warn
-from graphxai.runtime.progress import Progress, progress_bar
+from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.workers import LostItem, map_in_processes
 
 OnError = Literal["warn", "raise"]
@@ -77,10 +77,18 @@ def map_inputs(
     pieces = list(in_pieces(values, quick))
     # If the model draws random numbers, they must not depend on which process takes a piece.
     seed = int(torch.randint(2**62, ())) if len(pieces) > 1 else None
-    done = 0
+    shown = done = 0
     with progress_bar(title, len(values), show=progress) as advance, one_thread():
-        arrivals = _Arrivals(results, advance)
-        work = _PieceWorker(model, computation, strict, seed, arrivals.add)
+
+        def arrived(number: int, result: Result | Exception) -> None:
+            """Keep the result of an input of this process, which an interrupt must not lose."""
+            nonlocal shown
+            if not isinstance(result, Exception):
+                results[number] = result
+            advance(1)
+            shown += 1
+
+        work = _PieceWorker(model, computation, strict, seed, arrived)
         count = workers_for(model, workers)
         try:
             with closing(map_in_processes(work, pieces, count, len(values))) as parts:
@@ -100,11 +108,12 @@ def map_inputs(
                             words = f"input {number} was left out{whose}: {_reason(result)}"
                             warnings.warn(words, stacklevel=4)
                     done += len(part.items)
-                    arrivals.catch_up(done)
+                    advance(done - shown)  # what other processes did
+                    shown = done
         except KeyboardInterrupt:
             if len(values) < 2:
                 raise
-            how_far = f"after {arrivals.count} of {len(values)} inputs"
+            how_far = f"after {shown} of {len(values)} inputs"
             raise Interrupted(how_far, collect(results)) from None
     return results
 
@@ -146,45 +155,21 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-class _Arrivals(Generic[Result]):
-    """The results as they arrive: each input of this process, and whole pieces of others."""
-
-    def __init__(self, results: list[Result | None], advance: Progress) -> None:
-        self._results = results
-        self._advance = advance
-        self.count = 0
-
-    def add(self, number: int, result: Result | Exception) -> None:
-        """Keep the result of an input of this process, which an interrupt must not lose."""
-        if not isinstance(result, Exception):
-            self._results[number] = result
-        self.catch_up(self.count + 1)
-
-    def catch_up(self, done: int) -> None:
-        """Show that this many inputs are done altogether."""
-        self._advance(done - self.count)
-        self.count = done
-
-
-def _nothing_arrives(number: int, result: Any) -> None:
-    """Keep nothing. Another process sends its results a piece at a time."""
-
-
 @dataclass(frozen=True)
 class _PieceWorker(Generic[Result]):
     """The work on one piece of a list, in this process or another.
 
     Args:
         seed: see `_seeded`.
-        arrived: is called with each input's number and its result or error. In another process it
-            does nothing.
+        arrived: is called with each input's number and its result or error. Another process, which
+            sends its results a piece at a time, has None.
     """
 
     model: Any
     computation: Computation[Result]
     strict: bool
     seed: int | None
-    arrived: Callable[[int, Any], None]
+    arrived: Callable[[int, Any], None] | None
 
     def __call__(self, piece: Sequence[tuple[int, Any]]) -> list[tuple[int, Result | Exception]]:
         """Return each input's number with its result or error."""
@@ -197,7 +182,8 @@ class _PieceWorker(Generic[Result]):
                     if self.strict and isinstance(result, Exception):
                         raise result
                     numbered.append((number, result))
-                    self.arrived(number, result)
+                    if self.arrived is not None:
+                        self.arrived(number, result)
         return numbered
 
     def _computed(self, usable: Encoded) -> Iterator[tuple[int, Result | Exception]]:
@@ -231,7 +217,7 @@ class _PieceWorker(Generic[Result]):
                 yield from results
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"arrived": _nothing_arrives}
+        return vars(self) | {"arrived": None}
 
 
 @contextmanager
