@@ -32,7 +32,7 @@ from graphxai.rules.conservative import conservative
 
 from .base import Attribution, Explainer, gradients, scored
 from .gradient import Lrp
-from .passes import logistic, run_pass, structural_bias
+from .passes import Embedded, logistic, run_pass
 from .registry import register
 from .traits import Traits
 
@@ -76,16 +76,11 @@ class LrpPath(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         if not isinstance(model, Graphormer):
             return by_removal(model, batch, target)
-        tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
-        assert bias is not None
-        whole = torch.ones_like(tokens[..., 0])  # (B, T)
-        outputs, resolved, relevance, _ = lrp_and_presence(
-            model, batch, tokens, bias, whole, target
-        )
+        start = Embedded.of(model, batch)
+        whole = torch.ones_like(start.tokens[..., 0])  # (B, T)
+        outputs, resolved, relevance, _ = lrp_and_presence(start, whole, target)
         middle = self.presence_of(relevance, batch)
-        _, _, in_middle, of_presence = lrp_and_presence(
-            model, batch, tokens, bias, middle, resolved
-        )
+        _, _, in_middle, of_presence = lrp_and_presence(start, middle, resolved)
         return scored(relevance + in_middle + of_presence, batch, outputs, resolved)
 
     def presence_of(self, relevance: Tensor, batch: GraphBatch) -> Tensor:
@@ -130,19 +125,14 @@ def _lrp(
 
 
 def lrp_and_presence(
-    model: Graphormer,
-    batch: GraphBatch,
-    tokens: Tensor,
-    bias: Tensor,
-    presence: Tensor,
-    target: Target | ResolvedTarget,
+    start: Embedded, presence: Tensor, target: Target | ResolvedTarget
 ) -> tuple[Tensor, ResolvedTarget, Tensor, Tensor]:
     """Compute the outputs, the resolved target, LRP (B, T), and `df / d log presence` (B, T)."""
-    faded = bias + presence.log()[:, None, None, :]
-    run = run_pass(model, batch, tokens, faded, Lrp.rules, structure=True)
-    outputs = run.outputs.detach()
-    resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
+    faded = start.adding(presence.log()[:, None, None, :])
+    run = run_pass(faded, Lrp.rules, structure=True)
+    outputs, config = run.outputs.detach(), start.model.config
+    resolved = target.resolve(config, outputs) if isinstance(target, Target) else target
     shares = run.back(resolved.weights)
     assert shares.structure is not None
     of_presence = shares.structure.sum(dim=(1, 2))
-    return outputs, resolved, (tokens * shares.tokens).sum(-1), of_presence
+    return outputs, resolved, (start.tokens * shares.tokens).sum(-1), of_presence

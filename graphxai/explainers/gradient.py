@@ -30,7 +30,7 @@ from graphxai.rules.remainders import PassWithGradient
 
 from .base import Attribution, Explainer, gradients, scored
 from .control import generator_of_graph
-from .passes import encode, encode_variants, in_passes, nan_unless_finite, run_pass, structural_bias
+from .passes import Embedded, in_passes, nan_unless_finite, run_pass, structural_bias
 from .registry import register
 from .traits import Traits
 from .wrapped import (
@@ -75,15 +75,16 @@ class GradientInput(Explainer):
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
 
-        def forward() -> tuple[Tensor, Tensor | None, PassWithGradient]:
+        def forward() -> tuple[Embedded, PassWithGradient]:
             with conservative(**vars(self.rules)), torch.set_grad_enabled(not is_graphormer):
                 tokens = model.embed(batch).detach()  # (B, T, D)
-            bias = structural_bias(model, batch)  # (B, H, T, T)
+            start = Embedded(model, batch, tokens, structural_bias(model, batch))
             # what gates add has no gradient of its own, which hooks cannot tell from a lost one
             with recorded_only() if EDGE_GATES in leaves_of(batch) else nullcontext():
-                return tokens, bias, run_pass(model, batch, tokens, bias, self.rules)
+                return start, run_pass(start, self.rules)
 
-        tokens, bias, run = once_for_all_nodes(forward)
+        start, run = once_for_all_nodes(forward)
+        tokens, bias = start.tokens, start.bias
         outputs = run.outputs.detach()
         if is_graphormer and self.rules.custom:  # a custom rule may change the outputs
             warn_if_outputs_differ(model, batch, outputs, self.name)
@@ -246,17 +247,17 @@ class SmoothGrad(Explainer):
         self.seed = seed
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        tokens = model.embed(batch).detach()  # (B, T, D)
-        bias = structural_bias(model, batch)
+        start = Embedded.of(model, batch)
+        tokens = start.tokens  # (B, T, D)
         with torch.no_grad():
-            outputs = encode(model, tokens, batch, bias=bias)
+            outputs = start.encode(tokens)
         resolved = target.resolve(model.config, outputs)
         generators = [generator_of_graph(self.seed, batch, row) for row in range(len(batch))]
         gradient = torch.zeros_like(tokens, dtype=torch.double)  # however the samples are divided
         for part in in_passes(batch, self.samples):
             copies = [self._noisy(tokens, batch, generators) for _ in range(part.start, part.stop)]
             noisy = torch.stack(copies).requires_grad_()  # (K, B, T, D)
-            f = resolved(encode_variants(model, noisy, batch, bias=bias))
+            f = resolved(start.encode_variants(noisy))
             (of_copies,) = gradients(f, [noisy])
             gradient += of_copies.sum(0, dtype=torch.double) / self.samples
             gradient += nan_unless_finite(f)[:, None, None]
@@ -310,12 +311,12 @@ class IntegratedGradients(Explainer):
         self.power = power
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        tokens = model.embed(batch).detach()  # (B, T, D)
-        bias = structural_bias(model, batch)
+        start = Embedded.of(model, batch)
+        tokens = start.tokens  # (B, T, D)
         with torch.no_grad():
             both = torch.stack([tokens, torch.zeros_like(tokens)])
             whole, _ = scaled_leaves(batch, tokens.new_tensor([1.0, 0.0]))
-            ends = encode_variants(model, both, whole, bias=bias)
+            ends = replace(start, batch=whole).encode_variants(both)
         resolved = target.resolve(model.config, ends[0])
         points, weights = quadrature(self.steps, self.power, like=tokens)
         leaves = leaves_of(batch)
@@ -324,7 +325,7 @@ class IntegratedGradients(Explainer):
         for part in in_passes(batch, self.steps):
             on_path = (points[part, None, None, None] * tokens).requires_grad_()  # (K, B, T, D)
             at, scaled = scaled_leaves(batch, points[part])
-            f = resolved(encode_variants(model, on_path, at, bias=bias))
+            f = resolved(replace(start, batch=at).encode_variants(on_path))
             at_points, *others = gradients(f, [on_path, *scaled.values()])
             gradient += (weights[part, None, None, None].double() * at_points).sum(0)
             gradient += nan_unless_finite(f)[:, None, None]

@@ -7,6 +7,7 @@ Graphormer's structural bias is computed once and shared by all variants.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -41,57 +42,88 @@ from .orders import Choices
 from .wrapped import forget_forward_pass, is_shared, share_of
 
 
-def run_pass(
-    model: ExplainableModel,
-    batch: GraphBatch,
-    tokens: Tensor,
-    bias: Tensor | None,
-    rules: Rules,
-    structure: bool = False,
-) -> PassWithGradient:
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """A batch with what all of its passes begin with, which is computed once.
+
+    Args:
+        tokens: the tokens (B, T, D) that enter the first layer.
+        bias: a Graphormer's structural bias (B, H, T, T), or None for other models.
+    """
+
+    model: Any
+    batch: Any
+    tokens: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, model: ExplainableModel, batch: Any) -> "Embedded":
+        """Embed a batch. Tokens and bias are constants."""
+        return cls(model, batch, model.embed(batch).detach(), structural_bias(model, batch))
+
+    def adding(self, term: Tensor) -> "Embedded":
+        """Return the same with a further term (B, 1, 1, T) in the structural bias."""
+        assert self.bias is not None
+        return replace(self, bias=self.bias + term)
+
+    def encode(self, tokens: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Compute the outputs (B, num_outputs) of other tokens (B, T, D)."""
+        beside = () if self.bias is None else (self.bias,)
+        outputs: Tensor = self.model.encode(tokens, self.batch, keep, *beside)
+        return outputs
+
+    def encode_variants(self, tokens: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Compute the outputs (K, B, num_outputs) of K variants of the batch.
+
+        Args:
+            tokens: the tokens of every variant (K, B, T, D).
+            keep: False where a node is hidden (K, B, N).
+        """
+        (k, b), bias = tokens.shape[:2], self.bias
+        if bias is None and not getattr(self.model, "takes_variants", False):  # all at once
+            kept = [None] * k if keep is None else list(keep)
+            return torch.stack([self.encode(tokens[i], kept[i]) for i in range(k)])
+        if bias is not None and b > 1:
+            bias = bias.expand(k, -1, -1, -1, -1).flatten(0, 1)
+        hidden = None if keep is None else keep.flatten(0, 1)
+        return replace(self, bias=bias).encode(tokens.flatten(0, 1), hidden).unflatten(0, (k, b))
+
+
+def run_pass(start: Embedded, rules: Rules, structure: bool = False) -> PassWithGradient:
     """Compute the outputs under the rules, and prepare the backward pass to the tokens.
 
     An unchanged Graphormer takes the explicit pass of `models.graphormer.backward`, if that pass
     knows the rules. Otherwise autograd runs.
 
     Args:
-        tokens: the tokens (B, T, D) that enter the first layer.
-        bias: a Graphormer's structural bias (B, H, T, T), or None for other models.
         structure: whether to return the gradient at the bias even where attention is constant.
     """
+    model, bias = start.model, start.bias
     prepared = original_encoder.prepared_encoder(model) if backward.follows(rules) else None
-    if bias is None or prepared is None or not isinstance(model, Graphormer):
-        return by_autograd(model, batch, tokens, bias, rules, structure)
+    if bias is None or prepared is None:
+        return by_autograd(start, rules, structure)
     if (wanted := wanted_empty_outputs()) is not None:
-        wanted.note(model, batch, graphormer_without_nodes(model, prepared))
-    return backward.run(model, prepared, tokens, bias, rules, structure)
+        wanted.note(model, start.batch, graphormer_without_nodes(model, prepared))
+    return backward.run(model, prepared, start.tokens, bias, rules, structure)
 
 
-def by_autograd(
-    model: ExplainableModel,
-    batch: GraphBatch,
-    tokens: Tensor,
-    bias: Tensor | None,
-    rules: Rules,
-    structure: bool = False,
-) -> PassWithGradient:
+def by_autograd(start: Embedded, rules: Rules, structure: bool = False) -> PassWithGradient:
     """Compute the outputs under the rules, and let autograd run the backward pass.
 
     This works for any model, and its arguments are those of `run_pass`. The explicit pass is tested
     against it.
     """
+    model, batch, bias = start.model, start.batch, start.bias
     is_graphormer = isinstance(model, Graphormer)  # others have no structure or remainders
-    tokens = tokens.detach().requires_grad_()
+    tokens = start.tokens.detach().requires_grad_()
     bias = None if bias is None else bias.detach().requires_grad_(not rules.attention)
     held = structure and rules.attention and bias is not None
     with (
         conservative(**vars(rules)),
         record(biases=True, operations=is_graphormer, attention_gradients=held) as tape,
-        computing_by_rules(model, rules.of_modules)
-        if isinstance(model, Graphormer)
-        else nullcontext(),
+        computing_by_rules(model, rules.of_modules) if is_graphormer else nullcontext(),
     ):
-        outputs = encode(model, tokens, batch, bias=bias)
+        outputs = replace(start, bias=bias).encode(tokens)
 
     def back(weights: Tensor) -> RelevanceShares:
         inside = [bias] if bias is not None and bias.requires_grad else []
@@ -112,7 +144,7 @@ def by_autograd(
                 raise
             deferred.give_up(str(error))
             forget_forward_pass()
-            return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
+            return by_autograd(start, rules, structure).back(weights)
         of_structure = gradients[inside[0]] if inside else None
         if held and bias is not None:
             of_structure = _at_logits(tape, gradients, bias)
@@ -131,7 +163,7 @@ def by_autograd(
                 shares = deferred.shares(at_leaves, outputs.detach(), of_outputs, relevance)
             except DoesNotAddUp:  # the next pass records what it needs
                 forget_forward_pass()
-                return by_autograd(model, batch, tokens, bias, rules, structure).back(weights)
+                return by_autograd(start, rules, structure).back(weights)
             constants = _finite(shares)
             biases = biases + constants.pop("biases", 0.0)
         inputs = {name: gradients[leaf].detach() for name, leaf in leaves.items()}
@@ -240,43 +272,6 @@ def structural_bias(model: ExplainableModel, batch: GraphBatch) -> Tensor | None
         return model.bias(batch)
 
 
-def encode(
-    model: ExplainableModel,
-    tokens: Tensor,
-    batch: GraphBatch,
-    keep: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """Compute outputs (B, num_outputs), given the bias from `structural_bias` if there is one."""
-    if bias is None or not isinstance(model, Graphormer):
-        return model.encode(tokens, batch, keep)
-    return model.encode(tokens, batch, keep, bias)
-
-
-def encode_variants(
-    model: ExplainableModel,
-    tokens: Tensor,
-    batch: GraphBatch,
-    keep: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """Compute the outputs (K, B, num_outputs) of K variants of a batch.
-
-    Args:
-        tokens: the tokens of every variant (K, B, T, D).
-        keep: False where a node is hidden (K, B, N).
-        bias: the structural bias (B, H, T, T), if the model has one.
-    """
-    k, b = tokens.shape[:2]
-    if bias is None and not getattr(model, "takes_variants", False):  # of all variants at once
-        kept = [None] * k if keep is None else list(keep)
-        return torch.stack([model.encode(tokens[i], batch, kept[i]) for i in range(k)])
-    if bias is not None and b > 1:
-        bias = bias.expand(k, -1, -1, -1, -1).flatten(0, 1)
-    hidden = None if keep is None else keep.flatten(0, 1)
-    return encode(model, tokens.flatten(0, 1), batch, hidden, bias).unflatten(0, (k, b))
-
-
 def logistic(x: Tensor) -> Tensor:
     """Compute the logistic function, with the same last bits wherever an entry stands.
 
@@ -305,42 +300,35 @@ def outputs_of_choices(
 
     The others are removed by the operator. `advance` is told how many choices each pass has.
     """
-    tokens, bias = model.embed(batch), structural_bias(model, batch)
-    if isinstance(model, Graphormer) and bias is not None:
-        return encode_parts(model, tokens, batch, keep[:], bias, operator)
+    start = Embedded.of(model, batch)
+    if start.bias is not None:
+        return _encode_parts(start, keep[:], operator)
     outputs = []
     for part in in_passes(batch, len(keep)):
         kept = keep[part]
         if operator == "mask":
-            variants = tokens.expand(len(kept), -1, -1, -1)
-            outputs.append(encode_variants(model, variants, batch, kept))
+            variants = start.tokens.expand(len(kept), -1, -1, -1)
+            outputs.append(start.encode_variants(variants, kept))
         else:
             stays = F.pad(kept, (1, 0), value=True)
-            outputs.append(encode_variants(model, tokens * stays[..., None], batch))
+            outputs.append(start.encode_variants(start.tokens * stays[..., None]))
         if advance is not None:
             advance(len(kept))
     return torch.cat(outputs)
 
 
-def encode_parts(
-    model: Graphormer,
-    tokens: Tensor,
-    batch: GraphBatch,
-    keep: Tensor,
-    bias: Tensor,
-    operator: Operator,
-) -> Tensor:
+def _encode_parts(start: Embedded, keep: Tensor, operator: Operator) -> Tensor:
     """Compute a Graphormer's outputs (K, B, num_outputs) for K parts of each graph.
 
     Nothing is computed twice: a part that equals another one of its graph, such as one without a
     node that is padding, takes that one's output.
 
     Args:
-        tokens: the tokens of the batch (B, T, D).
         keep: True at the nodes of each part (K, B, N).
-        bias: the structural bias (B, H, T, T).
         operator: how the other nodes are removed, by a mask or by zeros as their tokens.
     """
+    batch, bias = start.batch, start.bias
+    assert bias is not None
     parts, places, count = [], [], 0
     for graph, n in enumerate(batch.num_nodes.tolist()):
         of_graph, place = keep[:, graph, :n].unique(dim=0, return_inverse=True)
@@ -348,7 +336,7 @@ def encode_parts(
         places.append(count + place)
         count += len(of_graph)
     zeros = operator == "zero"
-    run = choices_runner(model, batch, tokens, bias, zeros)
+    run = choices_runner(start.model, batch, start.tokens, bias, zeros)
     outputs = in_passes_by_size(run, parts, whole=zeros)
     return torch.stack([outputs[place] for place in places], dim=1)
 

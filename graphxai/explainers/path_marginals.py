@@ -37,7 +37,7 @@ from . import orders
 from .activation_path import LrpPath
 from .base import Attribution, Explainer, gradients, scored
 from .gradient import Lrp
-from .passes import logistic
+from .passes import Embedded, logistic
 from .registry import register
 from .traits import Traits
 
@@ -137,7 +137,6 @@ class PathMarginals(Explainer):
     ) -> Attribution:
         path = LrpPath()._attribute(model, batch, target)
         resolved = target.resolve(model.config, path.outputs)
-        tokens = model.embed(batch).detach()
         start = orders.relative(path.graph_token, path.relevance, batch.mask)
         if not bool(start[:, 1:].any()):  # the model ignores its nodes, and may have no attention
             return scored(
@@ -146,10 +145,10 @@ class PathMarginals(Explainer):
         both = self.ends == "both" and isinstance(model, Graphormer)
         value = resolved.probability if both else resolved.log_odds
         if is_graphormer := isinstance(model, Graphormer):
-            bias = model.bias(batch).detach()
-            both_at = partial(value_and_marginals, model, batch, tokens, bias, value)
+            both_at = partial(value_and_marginals, Embedded.of(model, batch), value)
             measure: orders.Measure = lambda present: both_at(present)[1]  # noqa: E731
         else:
+            tokens = model.embed(batch).detach()
             measure = partial(marginals_of_present, model, batch, tokens, value)
         once = orders.each_once(measure, batch.mask)
         if both:
@@ -179,18 +178,16 @@ class PathMarginals(Explainer):
 
 
 def value_and_marginals(
-    model: Graphormer,
-    batch: GraphBatch,
-    tokens: Tensor,
-    bias: Tensor,
-    value: ValueOfOutputs,
-    present: Tensor,
+    start: Embedded, value: ValueOfOutputs, present: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute a value (B,) and the marginals (B, N) of all nodes at the coalition `present`."""
-    hidden = F.pad(batch.mask & ~present, (1, 0))[:, None, None, :]  # (B, 1, 1, T)
-    presence = HIDDEN * hidden.to(tokens.dtype)
+    """Compute a value (B,) and the marginals (B, N) of all nodes at the coalition `present`.
+
+    The model is a Graphormer.
+    """
+    hidden = F.pad(start.batch.mask & ~present, (1, 0))[:, None, None, :]  # (B, 1, 1, T)
+    presence = HIDDEN * hidden.to(start.tokens.dtype)
     with record(attention_gradients=True) as tape:
-        outputs = model.encode(tokens, batch, bias=bias + presence)
+        outputs = start.adding(presence).encode(start.tokens)
     of_tokens = through_attention(tape.attention, outputs, value, presence)
     return value(outputs.detach()), of_tokens[:, 1:]
 

@@ -24,7 +24,7 @@ from graphxai.runtime.progress import bar_of_passes
 from . import orders
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
-from .passes import Operator, encode, nan_unless_finite, outputs_of_choices, structural_bias
+from .passes import Embedded, Operator, nan_unless_finite, outputs_of_choices
 from .registry import get_explainer, register
 from .traits import Traits
 from .wrapped import once_for_all_nodes
@@ -222,10 +222,10 @@ class GnnExplainer(Explainer):
         self.seed = seed
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
-        tokens = model.embed(batch).detach()  # (B, T, D)
-        bias = structural_bias(model, batch)
+        start = Embedded.of(model, batch)
+        tokens = start.tokens  # (B, T, D)
         with torch.no_grad():
-            outputs = encode(model, tokens, batch, bias=bias)
+            outputs = start.encode(tokens)
         resolved = target.resolve(model.config, outputs)
         mask = self.starting_mask(batch, tokens).requires_grad_()  # w, (B, N)
         optimizer = torch.optim.Adam([mask], lr=self.lr)
@@ -233,7 +233,7 @@ class GnnExplainer(Explainer):
         for epoch in range(self.epochs):
             m = mask.sigmoid()
             masked = torch.cat([tokens[:, :1], tokens[:, 1:] * m[..., None].to(tokens)], dim=1)
-            masked_outputs = encode(model, masked, batch, bias=bias)
+            masked_outputs = start.encode(masked)
             loss = _loss(model, target, resolved, outputs, masked_outputs) + _regularizers(m, used)
             (mask.grad,) = torch.autograd.grad(loss.sum(), mask)
             mask.grad += nan_unless_finite(loss[None])[:, None]

@@ -34,7 +34,7 @@ from graphxai.runtime.notices import warn
 from .base import Attribution, Explainer, scored
 from .control import generator_of_graph
 from .orders import require_coalitions
-from .passes import outputs_of_choices
+from .passes import Embedded, outputs_of_choices
 from .path_marginals import value_and_marginals
 from .registry import get_explainer, register
 from .traits import Traits
@@ -149,17 +149,15 @@ def at_coalitions(
         NoMarginals: the model combines nodes in a way that cannot leave some out, or nodes of a
             graph are explained.
     """
-    tokens = model.embed(batch).detach()
     present = random_coalitions(batch, number, seed)
     try:
         if isinstance(model, Graphormer):
-            bias = model.bias(batch).detach()
-            measure = partial(value_and_marginals, model, batch, tokens, bias, value)
+            measure = partial(value_and_marginals, Embedded.of(model, batch), value)
         else:
             require_coalitions(model)
             from graphxai.wrapping.presence import presence_pass  # loads PyG
 
-            run = presence_pass(model, batch, tokens)
+            run = presence_pass(model, batch, model.embed(batch).detach())
             if bool(run.explained.any()):
                 raise NoMarginals("coalitions measure outputs of graphs, not of nodes or pairs")
             measure = partial(run.value_and_marginals, value=value)

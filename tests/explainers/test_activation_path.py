@@ -11,6 +11,7 @@ import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.explainers import get_explainer
 from graphxai.explainers.activation_path import LrpPath, lrp_and_presence
+from graphxai.explainers.passes import Embedded
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, molecules, trained
 from toy import random_graphormer
@@ -22,10 +23,11 @@ def test_effect_of_presence_is_the_derivative_through_the_softmax(
 ):
     model = random_graphormer(pre_layernorm=pre_layernorm).double()
     batch = batch_of(model, smiles)
-    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    start = Embedded.of(model, batch)
+    tokens, bias = start.tokens, start.bias
     generator = torch.Generator().manual_seed(0)
     presence = torch.rand(tokens.shape[:2], generator=generator, dtype=torch.double) + 0.1
-    *_, effect = lrp_and_presence(model, batch, tokens, bias, presence, Target())
+    *_, effect = lrp_and_presence(start, presence, Target())
 
     def attention(query, key, bias):
         """Attend with constant weights, whereas what is added to the scores has a gradient."""
@@ -44,10 +46,8 @@ def test_with_everything_present_it_is_lrp_twice_and_the_effect_of_presence(smil
     model = random_graphormer().double()
     batch = batch_of(model, smiles)
     lrp = get_explainer("lrp").attribute(model, batch).relevance
-    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
-    *_, effect = lrp_and_presence(
-        model, batch, tokens, bias, torch.ones_like(tokens[..., 0]), Target()
-    )
+    start = Embedded.of(model, batch)
+    *_, effect = lrp_and_presence(start, torch.ones_like(start.tokens[..., 0]), Target())
     relevance = LrpPath(floor=1.0).attribute(model, batch).relevance
     expected = (2 * lrp + effect[:, 1:]).masked_fill(~batch.mask, 0)
     torch.testing.assert_close(relevance, expected, atol=1e-10, rtol=1e-8)

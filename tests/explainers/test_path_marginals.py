@@ -16,6 +16,7 @@ from graphxai.engine.presence.run import PresencePlan
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import first_nodes
+from graphxai.explainers.passes import Embedded
 from graphxai.explainers.path_marginals import marginals_of_present, value_and_marginals
 from graphxai.rules import conservative as propagation
 from other_models import GpsModel, SparseModel, encoder, molecules, trained
@@ -28,10 +29,11 @@ DIGITS = (Task("digit", "multiclass", ("a", "b", "c")),)
 def test_marginal_is_what_one_softmax_changes_by_without_the_node(pre_layernorm, monkeypatch):
     model = random_graphormer(pre_layernorm=pre_layernorm, tasks=DIGITS).double()
     batch = batch_of(model, ["CC(=O)NO"])
-    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    start = Embedded.of(model, batch)
+    tokens, bias = start.tokens, start.bias
     present = torch.tensor([[True, False, True, True, False]])
     target = Target("b").resolve(model.config, model.encode(tokens, batch))
-    _, values = value_and_marginals(model, batch, tokens, bias, target.log_odds, present)
+    _, values = value_and_marginals(start, target.log_odds, present)
 
     shown = torch.tensor([True, True, False, True, True, False])  # with the graph token
     layers = []
@@ -115,7 +117,7 @@ def test_both_ends_of_the_order_count_alike():
     batch = batch_of(model, ["CC(O)CNC(=O)OCCl"])  # no two atoms are alike
     path = get_explainer("lrp_path").attribute(model, batch)
     target = Target().resolve(model.config, model(batch).detach())
-    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
+    embedded = Embedded.of(model, batch)
 
     def size(scores):
         return scores / scores.abs().mean()
@@ -132,8 +134,8 @@ def test_both_ends_of_the_order_count_alike():
             present = torch.zeros(1, n, dtype=torch.bool)
             present[0, nodes] = True
             with explaining(model):
-                p = torch.sigmoid(model.encode(tokens, batch, present))[0, 0].detach()
-                of_logit = value_and_marginals(model, batch, tokens, bias, target, present)[1][0]
+                p = torch.sigmoid(model.encode(embedded.tokens, batch, present))[0, 0].detach()
+                of_logit = value_and_marginals(embedded, target, present)[1][0]
             side.append(p * (1 - p) * of_logit)  # those of the probability
         scores = start + size(sum(first)) + size(sum(rest))
     by_both = get_explainer("path_marginals", rounds=6, ends="both").attribute(model, batch)

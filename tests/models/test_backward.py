@@ -18,10 +18,10 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.explainers import get_explainer
 from graphxai.explainers.passes import (
+    Embedded,
     by_autograd,
     graphormer_without_nodes,
     run_pass,
-    structural_bias,
 )
 from graphxai.models.graphormer import Graphormer, StructureEncoding, collate
 from graphxai.models.graphormer.original_encoder import prepared_encoder
@@ -49,12 +49,11 @@ def batch_of(model, inputs):
 def both_ways(model, batch, method, weights, structure=False):
     """Compute shares along the explicit pass and through autograd."""
     rules = get_explainer(method).rules
-    with torch.no_grad():
-        tokens, bias = model.embed(batch), structural_bias(model, batch)
-    passes = [way(model, batch, tokens, bias, rules, structure) for way in (run_pass, by_autograd)]
+    start = Embedded.of(model, batch)
+    passes = [way(start, rules, structure) for way in (run_pass, by_autograd)]
     assert not passes[0].outputs.requires_grad
     assert passes[1].outputs.requires_grad
-    return tokens, [(p.outputs.detach(), p.back(weights)) for p in passes]
+    return start.tokens, [(p.outputs.detach(), p.back(weights)) for p in passes]
 
 
 def assert_equal_shares(tokens, ways, tolerance):
@@ -312,10 +311,10 @@ def test_a_changed_model_is_explained_through_autograd(change, smiles):
     assert not prepared_encoder(model)
     batch = batch_of(model, smiles[-2:])
     attribution = get_explainer("lrp").attribute(model, batch, "active")
-    tokens, bias = model.embed(batch).detach(), structural_bias(model, batch)
-    expected = by_autograd(model, batch, tokens, bias, get_explainer("lrp").rules)
-    shares = expected.back(torch.tensor([[1.0, 0.0]] * 2, dtype=tokens.dtype))
-    relevance = (tokens * shares.tokens).sum(-1)[:, 1:].masked_fill(~batch.mask, 0)
+    start = Embedded.of(model, batch)
+    expected = by_autograd(start, get_explainer("lrp").rules)
+    shares = expected.back(torch.tensor([[1.0, 0.0]] * 2, dtype=start.tokens.dtype))
+    relevance = (start.tokens * shares.tokens).sum(-1)[:, 1:].masked_fill(~batch.mask, 0)
     assert torch.equal(attribution.relevance, relevance)
 
 

@@ -11,7 +11,7 @@ from torch_geometric.utils import erdos_renyi_graph
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
-from graphxai.explainers.passes import by_autograd, run_pass
+from graphxai.explainers.passes import Embedded, by_autograd, run_pass
 from graphxai.models.graphormer import (
     GraphormerConfig,
     StructureEncoding,
@@ -126,8 +126,8 @@ def test_the_ledger_adds_up_and_begins_with_the_node_alone():
 def test_the_explicit_pass_equals_autograd(rules):
     model = small()
     batch = batch_of(model)
-    tokens, bias, weights = model.embed(batch).detach(), model.bias(batch).detach(), torch.eye(3)
-    runs = [run(model, batch, tokens, bias, rules, True) for run in (run_pass, by_autograd)]
+    start, weights = Embedded.of(model, batch), torch.eye(3)
+    runs = [run(start, rules, True) for run in (run_pass, by_autograd)]
     fast, slow = (run.back(weights[[1, 2]]) for run in runs)
     torch.testing.assert_close(fast.tokens, slow.tokens)
     torch.testing.assert_close(fast.structure, slow.structure)

@@ -28,7 +28,7 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import Rules
 
 from ..orders import measure_of, prefixes, ranks
-from ..passes import outputs_of_choices, run_pass
+from ..passes import Embedded, outputs_of_choices, run_pass
 
 MARGIN = 0.5  # how far the highest threshold may lie above the scores
 
@@ -95,12 +95,10 @@ def _by_fading(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, presence: Tensor
 ) -> Tensor:
     """Compute the gradients (K, B, N) for a Graphormer, whose keys fade."""
-    with torch.no_grad():
-        tokens, bias = model.embed(batch), model.bias(batch)
-    gradients = []
+    start, gradients = Embedded.of(model, batch), []
     for log_presence in presence:
-        seen = bias + F.pad(log_presence, (1, 0))[:, None, None, :]
-        run = run_pass(model, batch, tokens, seen, Rules(), structure=True)
+        seen = start.adding(F.pad(log_presence, (1, 0))[:, None, None, :])
+        run = run_pass(seen, Rules(), structure=True)
         outputs = run.outputs.detach().requires_grad_()
         probability = torch.sigmoid(target.log_odds(outputs)).sum()
         shares = run.back(torch.autograd.grad(probability, outputs)[0])

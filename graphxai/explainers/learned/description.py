@@ -38,7 +38,7 @@ from ..activation_path import LrpPath
 from ..base import Attribution
 from ..gradient import GradientInput, Lrp
 from ..orders import first_order, mean_size, measure_of, relative
-from ..passes import logistic
+from ..passes import Embedded, logistic
 from ..path_marginals import by_query
 
 TYPICAL_SIZE = 50.0  # in nodes; dividing by it brings the size of graphs near one
@@ -61,9 +61,9 @@ def node_features(
     model: Graphormer, batch: GraphBatch, target: ResolvedTarget, path: Tensor
 ) -> NodeFeatures:
     """Compute the features of every node of a batch, given the scores (B, N) of `lrp_path`."""
-    tokens, bias = model.embed(batch).detach(), model.bias(batch).detach()
-    plain, outputs, of_plain = _one_pass(model, batch, tokens, bias, target, Rules())
-    _, _, of_lrp = _one_pass(model, batch, tokens, bias, target, Lrp.rules)
+    start = Embedded.of(model, batch)
+    plain, outputs, of_plain = _one_pass(start, target, Rules())
+    _, _, of_lrp = _one_pass(start, target, Lrp.rules)
     size = mean_size(path, batch.mask)  # (B, 1)
     of_v = torch.cat([of_plain, of_lrp, path[..., None]], dim=-1) / size[..., None]
     shares = [weights[:, :, 0, 1:].transpose(1, 2).detach() for weights in plain.attention]
@@ -93,14 +93,7 @@ def soft_rank(scores: Tensor, mask: Tensor) -> Tensor:
     return (above * mask[:, None, :]).sum(-1) / mask.sum(-1, keepdim=True)
 
 
-def _one_pass(
-    model: Graphormer,
-    batch: GraphBatch,
-    tokens: Tensor,
-    bias: Tensor,
-    target: ResolvedTarget,
-    rules: Rules,
-) -> tuple[Tape, Tensor, Tensor]:
+def _one_pass(start: Embedded, target: ResolvedTarget, rules: Rules) -> tuple[Tape, Tensor, Tensor]:
     """Run a forward pass under the rules, and a backward pass.
 
     Returns:
@@ -109,10 +102,10 @@ def _one_pass(
         which is the only row in the last layer, and gradient x state of each layer.
     """
     with conservative(**vars(rules)), record(attention_gradients=True) as tape:
-        outputs = model.encode(tokens.clone().requires_grad_(), batch, bias=bias)
+        outputs = start.encode(start.tokens.clone().requires_grad_())
     states, layers = tape.hidden[:-1], len(tape.attention)
     gradients = torch.autograd.grad(target.log_odds(outputs).sum(), [*tape.attention, *states])
-    present = bias.new_zeros(())
+    present = start.tokens.new_zeros(())
     gates = [
         by_query(weights.detach(), gradient, present)  # (B, H, Q, T)
         for weights, gradient in zip(tape.attention, gradients[:layers], strict=True)
