@@ -19,8 +19,6 @@ from graphxai.explanation.api import KnownTarget, explain
 from graphxai.explanation.compute.models import Model, loaded
 from graphxai.wrapping.removal import Operator, outputs_of_parts
 
-__all__ = ["Game", "fit_shares", "game", "game_of"]
-
 PAIRS = 128  # coalitions of one size that are compared, for each graph to which shares are fitted
 RIDGE = 1e-3  # of the standardised scores, which are alike
 

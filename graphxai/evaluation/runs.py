@@ -115,8 +115,7 @@ class Run:
             and digests.get(unit.graph) == unit.digest
             and unit.method in names
         ]
-        notes = {explainer.name: explainer.traits.note for explainer in plan.explainers}
-        notes = {name: note for name, note in notes.items() if note}
+        notes = {each.name: note for each in plan.explainers if (note := each.traits.note)}
         costs = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
         settings |= {"methods": names, "notes": notes, "costs": costs, "checkpoints": [checkpoint]}
         if {"mask", "delete"} & {*plan.operators} and _zeroes_nodes(model, graphs):

@@ -66,9 +66,8 @@ class Unit:
         content = json.loads(line)
         if not isinstance(content, dict) or set(content) != {f.name for f in fields(cls)}:
             raise ValueError("not a line of a benchmark run.")
-        for name in ("values", "curves", "ledger", "stages"):
+        for name in ("values", "curves", "ledger", "stages", "seconds"):
             content[name] = _with_leaves(content[name], _figure)
-        content["seconds"] = _with_leaves(content["seconds"], _figure)
         return cls(**content)
 
 

@@ -86,23 +86,14 @@ class PygExplainer(Explainer):
             tokens = model.embed(batch)
             outputs = model.encode(tokens, batch)
         resolved = target.resolve(model.config, outputs)
-        kind = target.task_in(model.config).kind
+        as_value = self._explains_values(target.task_in(model.config).kind)
         scores = outputs.new_zeros(tokens.shape[:2])
         for b, n in enumerate(batch.num_nodes.tolist()):
-            scores[b, 1 : n + 1] = self._scores(model, batch, tokens, resolved, b, kind)
+            graph = _TargetOfOneGraph(model, batch, tokens, resolved, b)
+            scores[b, 1 : n + 1] = self._scores(graph, as_value)
         return scored(scores, batch, outputs, resolved)
 
-    def _scores(
-        self,
-        model: ExplainableModel,
-        batch: Any,
-        tokens: Tensor,
-        resolved: ResolvedTarget,
-        b: int,
-        kind: str,
-    ) -> Tensor:
-        graph = _TargetOfOneGraph(model, batch, tokens, resolved, b)
-        as_value = self._explains_values(kind)
+    def _scores(self, graph: "_TargetOfOneGraph", as_value: bool) -> Tensor:
         self.algorithm.connect(self.masks, _config(as_value))
         x, edge_index = graph.inputs()
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):

@@ -96,7 +96,12 @@ class Explanations(LabelledResults[Explanation]):
         if suffix == ".pdf":
             return save_picture([e.svg(**options) for e in explanations], path)
         if suffix == ".html":
-            return files.write_text([self._page(**options)], path)
+            if not explanations:
+                raise ValueError("there is no explanation to show.")
+            count = len(explanations)
+            title = explanations[0].headline if count == 1 else f"{count} explanations"
+            sections = [e.section(**options) for e in explanations]
+            return files.write_text([page_html(title, sections)], path)
         return save_picture([grid(explanations, **options)], path)
 
     def _to_dicts(self) -> list[dict[str, Any]]:
@@ -104,14 +109,6 @@ class Explanations(LabelledResults[Explanation]):
             {"input": label if isinstance(label, int | float | str) else str(label)} | e.to_dict()
             for _, label, e in self._labelled()
         ]
-
-    def _page(self, **options: Any) -> str:
-        explanations = [explanation for *_, explanation in self._labelled()]
-        if not explanations:
-            raise ValueError("there is no explanation to show.")
-        count = len(explanations)
-        title = explanations[0].headline if count == 1 else f"{count} explanations"
-        return page_html(title, [e.section(**options) for e in explanations])
 
     def _line(self, result: Explanation) -> str:
         return f"{result.headline}; {result.caption}".replace("\n", "; ")
