@@ -98,28 +98,24 @@ class LrpPath(Explainer):
 
 def by_removal(model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
     """Explain at both points with presence 1 or 0, by the model's own removal of nodes."""
-    tokens = model.embed(batch).detach()
-    outputs, resolved, relevance = _lrp(model, batch, tokens, None, target)
+    start = Embedded.of(model, batch)
+    outputs, resolved, relevance = _lrp(start, None, target)
     nodes = relevance[:, 1:].masked_fill(~batch.mask, torch.nan)  # (B, N)
     rounding = 1e-4 * nodes.abs().nan_to_num().amax(dim=1, keepdim=True)
     above = nodes >= nodes.nanmedian(dim=1, keepdim=True).values - rounding
-    _, _, in_middle = _lrp(model, batch, tokens, above & batch.mask, resolved)
+    _, _, in_middle = _lrp(start, above & batch.mask, resolved)
     in_middle[:, 1:] *= above
     return scored(relevance + in_middle, batch, outputs, resolved)
 
 
 def _lrp(
-    model: ExplainableModel,
-    batch: GraphBatch,
-    tokens: Tensor,
-    keep: Tensor | None,
-    target: Target | ResolvedTarget,
+    start: Embedded, keep: Tensor | None, target: Target | ResolvedTarget
 ) -> tuple[Tensor, ResolvedTarget, Tensor]:
     """Compute the outputs, the resolved target, and LRP (B, T) with only the nodes to keep."""
-    tokens = tokens.detach().requires_grad_()
+    tokens, config = start.tokens.detach().requires_grad_(), start.model.config
     with conservative(activation="ratio"):
-        outputs = model.encode(tokens, batch, keep)
-    resolved = target.resolve(model.config, outputs) if isinstance(target, Target) else target
+        outputs = start.encode(tokens, keep)
+    resolved = target.resolve(config, outputs) if isinstance(target, Target) else target
     (gradient,) = gradients(resolved(outputs), [tokens])
     return outputs, resolved, (tokens * gradient).sum(-1).detach()
 

@@ -144,12 +144,13 @@ class PathMarginals(Explainer):
             )
         both = self.ends == "both" and isinstance(model, Graphormer)
         value = resolved.probability if both else resolved.log_odds
-        if is_graphormer := isinstance(model, Graphormer):
-            both_at = partial(value_and_marginals, Embedded.of(model, batch), value)
-            measure: orders.Measure = lambda present: both_at(present)[1]  # noqa: E731
-        else:
-            tokens = model.embed(batch).detach()
-            measure = partial(marginals_of_present, model, batch, tokens, value)
+        embedded, is_graphormer = Embedded.of(model, batch), isinstance(model, Graphormer)
+
+        def measure(present: Tensor) -> Tensor:
+            if is_graphormer:
+                return value_and_marginals(embedded, value, present)[1]
+            return marginals_of_present(embedded, value, present)
+
         once = orders.each_once(measure, batch.mask)
         if both:
             scores, spread = orders.from_both_ends(once, 2 * start, batch.mask, self.rounds // 2)
@@ -226,13 +227,7 @@ def by_query(attention: Tensor, gradient: Tensor, presence: Tensor) -> Tensor:
     return torch.where(presence == 0, leaving, joining) * to_mean
 
 
-def marginals_of_present(
-    model: ExplainableModel,
-    batch: GraphBatch,
-    tokens: Tensor,
-    value: ValueOfOutputs,
-    present: Tensor,
-) -> Tensor:
+def marginals_of_present(start: Embedded, value: ValueOfOutputs, present: Tensor) -> Tensor:
     """Compute the marginals (B, N) of the present nodes through recorded attention.
 
     Absent nodes get zero. So do all nodes of a coalition without attention, whose nodes may have
@@ -241,13 +236,14 @@ def marginals_of_present(
     Raises:
         NoAttentionError: the whole graphs have no attention either.
     """
+    batch, tokens = start.batch, start.tokens
     alone = not getattr(batch, "has_graph_token", True) and (present.sum(-1) <= 1).all()
     if alone:  # a single node has all the attention, whatever its score
         return tokens.new_zeros(present.shape)
-    rows, rest, keep = _coalition(model, batch, tokens, present)
+    rows, rest, keep = _coalition(batch, tokens, present)
     try:
         with record() as tape:
-            outputs = model.encode(rows.requires_grad_(), rest, keep)
+            outputs = start.model.encode(rows.requires_grad_(), rest, keep)
     except NoAttentionError:
         if bool((present == batch.mask).all()):
             raise
@@ -259,9 +255,7 @@ def marginals_of_present(
     return scattered
 
 
-def _coalition(
-    model: ExplainableModel, batch: Any, tokens: Tensor, present: Tensor
-) -> tuple[Tensor, Any, Tensor | None]:
+def _coalition(batch: Any, tokens: Tensor, present: Tensor) -> tuple[Tensor, Any, Tensor | None]:
     """Return the tokens, the batch and `keep` of a pass with only the present nodes.
 
     Graphs of a wrapped model lose the other nodes, so that the attention of a smaller batch is

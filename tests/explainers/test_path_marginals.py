@@ -153,16 +153,14 @@ def test_in_wrapped_models_present_nodes_get_what_they_give_through_attention(mo
     present = batch.mask & (torch.arange(batch.mask.shape[1]) % 3 > 0)
     target = Target().resolve(model.config, model(batch).detach())
     with explaining(model):
-        tokens = model.embed(batch).detach()
-        values = marginals_of_present(model, batch, tokens, target.log_odds, present)
+        values = marginals_of_present(Embedded.of(model, batch), target.log_odds, present)
     assert not values[~present].any()
     for b, graph in enumerate(graphs):
         part = graph.subgraph(present[b, : graph.num_nodes])
         alone = model.collate([part])
         target = Target().resolve(model.config, model(alone).detach())
         with explaining(model):
-            tokens = model.embed(alone).detach()
-            expected = marginals_of_present(model, alone, tokens, target.log_odds, alone.mask)
+            expected = marginals_of_present(Embedded.of(model, alone), target.log_odds, alone.mask)
         torch.testing.assert_close(values[b][present[b]], expected[0], atol=1e-5, rtol=1e-4)
         assert expected.abs().max() > 1e-4
 
@@ -187,9 +185,8 @@ def test_a_node_alone_with_a_graph_token_still_has_a_marginal():
     target = Target().resolve(model.config, model(batch).detach())
     with explaining(model):
         only_second = torch.tensor([[False, True, False]])
-        values = marginals_of_present(
-            model, batch, model.embed(batch).detach(), target.log_odds, only_second
-        )
+        start = Embedded.of(model, batch)
+        values = marginals_of_present(start, target.log_odds, only_second)
     assert abs(values[0, 1]) > 1e-4
     assert not values[~only_second].any()
 
