@@ -94,10 +94,7 @@ def check_labels(labels: Labels | None, inputs: int, tracked: TrackedOutput, sco
 
 
 def targets_by_graph(
-    model: Model,
-    prepared: Sequence[Item],
-    tracked: TrackedOutput,
-    labels: Labels | None,
+    model: Model, prepared: Sequence[Item], tracked: TrackedOutput, labels: Labels | None
 ) -> tuple[dict[Key, Target], Unlabelled]:
     """Return the target of each graph, and the graphs that have none.
 

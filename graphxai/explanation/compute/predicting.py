@@ -44,20 +44,14 @@ def predictions_by_task(
 
 
 def predict_prepared(
-    model: Model,
-    prepared: Sequence[tuple[Key, Input]],
-    *,
-    training: TrainingSet | None = None,
+    model: Model, prepared: Sequence[tuple[Key, Input]], *, training: TrainingSet | None = None
 ) -> Iterator[tuple[Key, Predictions]]:
     """Predict encoded inputs, and raise an error if an output is not finite."""
     return without_errors(predictions_or_errors(model, prepared, training=training))
 
 
 def predictions_or_errors(
-    model: Model,
-    prepared: Sequence[tuple[Key, Input]],
-    *,
-    training: TrainingSet | None = None,
+    model: Model, prepared: Sequence[tuple[Key, Input]], *, training: TrainingSet | None = None
 ) -> Iterator[tuple[Key, Predictions | NotFiniteError]]:
     """Predict encoded inputs in batches of similar size, and yield each key with its predictions.
 
