@@ -10,6 +10,7 @@ and `from_pyg(GNNExplainer())` is an explainer of this toolkit.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -188,17 +189,12 @@ class Algorithm(ExplainerAlgorithm):
 
     def _wrapped(self, model: nn.Module, x: Tensor, kwargs: dict[str, Any]) -> WrappedModel:
         binary = self.model_config.mode == ModelMode.binary_classification
-
-        def read(rows: Tensor, batch: Any) -> Tensor:
-            rows = rows[:, None] if rows.dim() == 1 else rows
-            return _sum_of_columns(rows, batch, binary)[:, None]
-
         names = [str(f) for f in range(x.shape[-1])] if x.dim() == 2 else []
         wrapped = wrap(
             model,
             kind="regression",
             embedding=self.embedding,
-            forward=PygCall(kwargs, read),
+            forward=PygCall(kwargs, partial(_sum_of_columns, binary=binary)),
             features=names,
         )
         # calls of the same form share what earlier passes have shown about the model
@@ -232,10 +228,11 @@ def _form(kwargs: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
-    """Sum the output columns to explain over each graph (B,), given rows (n, C) or (B, C).
+    """Sum the output columns to explain over each graph (B, 1), given rows (n, C) or (B, C).
 
     A binary model's single logit counts for class 1, its negative for class 0.
     """
+    rows = rows[:, None] if rows.dim() == 1 else rows
     columns = batch[NODE_COLUMN] if NODE_COLUMN in batch else batch[GRAPH_COLUMN]
     asked = columns >= 0
     picked = rows.gather(
@@ -243,9 +240,9 @@ def _sum_of_columns(rows: Tensor, batch: Any, binary: bool) -> Tensor:
     )
     sign = torch.where(columns == 0, -1.0, 1.0) if binary else torch.ones_like(picked[:, 0])
     values = picked[:, 0] * (sign * asked).to(rows)
-    if len(columns) == batch.num_graphs:
-        return values
-    return values.new_zeros(batch.num_graphs).index_add(0, batch.batch, values)
+    if len(columns) != batch.num_graphs:
+        values = values.new_zeros(batch.num_graphs).index_add(0, batch.batch, values)
+    return values[:, None]
 
 
 def __getattr__(name: str) -> Any:

@@ -72,13 +72,6 @@ def gradients_of_probability(
     """
     if isinstance(model, Graphormer):
         return _by_fading(model, batch, target, presence)
-    return _by_coalitions(model, batch, target, presence)
-
-
-def _by_coalitions(
-    model: ExplainableModel, batch: Any, target: ResolvedTarget, presence: Tensor
-) -> Tensor:
-    """Estimate the gradients (K, B, N) for a wrapped model, from a coalition for each threshold."""
 
     def probability(outputs: Tensor) -> Tensor:
         return torch.sigmoid(target.log_odds(outputs))

@@ -146,12 +146,8 @@ def describe(model: ExplainableModel, batch: Any, target: Target) -> Description
     Raises:
         ValueError: a wrapped model combines nodes in a way that cannot leave some out.
     """
-    if isinstance(model, Graphormer):
-        return _of_graphormer(model, batch, target)
-    return _of_wrapped(model, batch, target)
-
-
-def _of_graphormer(model: Graphormer, batch: GraphBatch, target: Target) -> Description:
+    if not isinstance(model, Graphormer):
+        return _of_wrapped(model, batch, target)
     path = LrpPath()._attribute(model, batch, target)
     resolved = target.resolve(model.config, path.outputs)
     features = node_features(model, batch, resolved, path.relevance)
