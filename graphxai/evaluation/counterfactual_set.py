@@ -190,10 +190,7 @@ def counterfactual_set(
     search = partial(
         _sets, task=explained_task, method=method, of=of, operator=operator, exhaustive=exhaustive
     )
-
-    def collect(results: list[CounterfactualSet | None]) -> Drawings:
-        return Drawings(results, labels=row_index(inputs))
-
+    collect = partial(Drawings, labels=row_index(inputs))
     strict = is_strict(on_error, several)
     results = map_inputs(
         model, values, search, "searching", collect, strict=strict, progress=progress

@@ -33,7 +33,7 @@ from graphxai.explanation.compute.predicting import predictions_by_task, set_nea
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import Explanations
 from graphxai.explanation.labelled import Drawings, MethodTable, Predictions
-from graphxai.explanation.pairs import Pairs, pairs_or_errors
+from graphxai.explanation.pairs import pairs_or_errors
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import Picture
 from graphxai.models.graphormer import ModelName, TargetName, pretrained_names
@@ -238,10 +238,7 @@ def pairs(
     explainer = get_explainer(method, model=model)
     rules_of(explainer)  # refuses a method without a sum over pairs before anything is encoded
     values, several = as_list(mark_explained_for(model, inputs, node, pair))
-
-    def collect(matrices: list[Pairs | None]) -> Drawings:
-        return Drawings(matrices, labels=row_index(inputs))
-
+    collect = partial(Drawings, labels=row_index(inputs))
     computation = partial(
         pairs_or_errors,
         explainer=explainer,
