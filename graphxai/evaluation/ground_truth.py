@@ -188,10 +188,7 @@ def _shapley_of_bonds(
 def _pairs_of_bonds(
     model: Graphormer, inputs: Sequence[Any], ends: Sequence[NDArray[np.int64]], target: Any
 ) -> list[NDArray[np.float64]]:
-    """Return the relevance that the two atoms of a bond read from each other.
-
-    The method is LRP, summed over the layers.
-    """
+    """Return the relevance (LRP, all layers) that the two atoms of a bond read from each other."""
     explained = pairs(model, list(inputs), target=target, on_error="raise", progress=False)
     between = [of_input.matrix[1:, 1:] for of_input in explained]
     return [

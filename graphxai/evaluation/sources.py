@@ -172,10 +172,7 @@ def _true_nodes(
 def _node_part(
     model: Model, graphs: list[Any], chosen: list[int] | None, title: str
 ) -> BenchmarkSource:
-    """Return the nodes of all graphs, or the chosen ones, as inputs. Each graph is encoded once.
-
-    `chosen` are the numbers of the nodes, or None for all nodes.
-    """
+    """Return all nodes, or those of the chosen numbers, as inputs. Each graph is encoded once."""
     starts = starts_of(graphs)
     numbers = np.arange(starts[-1]) if chosen is None else np.array(chosen, dtype=int)
     owners = np.searchsorted(starts, numbers, side="right") - 1

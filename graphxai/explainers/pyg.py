@@ -114,10 +114,7 @@ class Algorithm(ExplainerAlgorithm):
         return Explanation(node_mask=None if kind is None else nodes, edge_mask=edge_mask)
 
     def _inputs_of_edges(self, whole: Data) -> list[str]:
-        """Return the names of inputs with one row per edge, if an edge mask is requested.
-
-        Raises ValueError if there are none.
-        """
+        """Return the names of inputs with one row per edge, which an edge mask needs."""
         if self.explainer_config.edge_mask_type is None:
             return []
         names = [

@@ -145,10 +145,6 @@ class LabelledResults(list[Item | None], Generic[Item]):
         """Return a table with a row for each input, and with the index of the inputs' frame.
 
         Only where the inputs came from no frame, the table has a column with their SMILES.
-
-        Args:
-            rows: the cells of each input, which are none where it was left out.
-            smiles: the SMILES of each input, or None if they are no molecules.
         """
         import pandas as pd
 
