@@ -7,7 +7,7 @@ explained as a whole, because its results would be rounded differently if it wer
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -161,7 +161,7 @@ class ExplainBatch:
         return [
             ExplainedRow(row, made.results[row], name)
             if row in made.results
-            else NamedRejectedRow(**vars(made.rejected[row]), name=name)
+            else replace(made.rejected[row], name=name)
             for row, name in sorted(zip(numbers, names or [""] * len(numbers), strict=True))
         ]
 
@@ -173,8 +173,7 @@ class ExplainBatch:
                 return self._cells(model, row, named)
             except Exception as error:  # RDKit raises errors of any type
                 smiles, what = row.explanation.smiles or "", "cannot be written: "
-                rejected = _rejected_for(row.row, smiles, error, what)
-                row = NamedRejectedRow(**vars(rejected), name=row.name)
+                row = replace(_rejected_for(row.row, smiles, error, what), name=row.name)
         return rejected_cells(row, named)
 
     def _cells(self, model: Model, row: ExplainedRow, named: bool) -> dict[str, Any]:
@@ -260,8 +259,7 @@ class PredictBatch:
             ]
             predictions = panel.merged(by_task)
             if predictions is None:
-                rejected = NamedRejectedRow(**vars(of_models[0].rejected[row]))
-                cells[row] = rejected_cells(rejected, False)
+                cells[row] = rejected_cells(of_models[0].rejected[row], False)
                 continue
             item = next(each.items[row] for each in of_models if row in each.results)
             given = item.smiles if item.as_given is None else item.as_given.smiles
@@ -305,7 +303,7 @@ class Rows(Generic[Result]):
 
     items: dict[int, Input]
     results: dict[int, Result]
-    rejected: dict[int, RejectedRow]
+    rejected: dict[int, NamedRejectedRow]
 
 
 def rows_of(
@@ -328,7 +326,7 @@ def rows_of(
             for row, item in chunk:
                 if isinstance(item, MoleculeError):
                     text = shortened(texts[row], MAX_QUOTED)
-                    rejected.append(RejectedRow(row, text, str(item)))
+                    rejected.append(NamedRejectedRow(row, text, str(item)))
                 elif isinstance(item, Exception):
                     rejected.append(_rejected_for(row, texts[row], item))
             rows.items.update((row, _without_graph(item)) for row, item in encoded)
@@ -374,7 +372,7 @@ def _with_name(cells: dict[str, Any], name: Any, named: bool) -> dict[str, Any]:
 
 def _all_that_work(
     work: Callable[[Encoded], Iterable[tuple[int, Result]]], rows: Encoded
-) -> tuple[list[tuple[int, Result]], list[RejectedRow]]:
+) -> tuple[list[tuple[int, Result]], list[NamedRejectedRow]]:
     """Return the results of encoded rows, and the rows that fail even when they are alone."""
     try:
         return list(work(rows)), []
@@ -388,7 +386,7 @@ def _all_that_work(
         return first + second, first_failed + second_failed
 
 
-def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> RejectedRow:
+def _rejected_for(row: int, smiles: str, error: Exception, what: str = "") -> NamedRejectedRow:
     """Make a rejected row with the error on one line."""
     reason = shortened(one_line(str(error)) or type(error).__name__, 300)
-    return RejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")
+    return NamedRejectedRow(row, shortened(smiles, MAX_QUOTED), f"{what}{reason}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from graphxai.chemistry.desirability import DesirabilityScore, PropertyProfile
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
@@ -27,6 +27,9 @@ from graphxai.explanation.prediction import (
     table_cells,
 )
 from graphxai.runtime.writing import Appended, atomic_write, place_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEDGER = (
     *("output", "without_nodes", "nodes", "centrality"),
@@ -154,13 +157,8 @@ class CsvFormat:
         return self._text(records)
 
     def typed(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record with numbers, and None for a number that is missing."""
-        return {
-            name: (kind(cell) if cell not in ("", None) else None)
-            if kind in (int, float) and not isinstance(cell := record.get(name), kind)
-            else record.get(name)
-            for name, kind in self.columns.items()
-        }
+        """Return a record with numbers and lists of them, and None for what is missing."""
+        return {name: _typed(record.get(name), kind) for name, kind in self.columns.items()}
 
     def _text(self, records: Iterable[Mapping[str, Any]]) -> str:
         with io.StringIO() as text:
@@ -175,6 +173,15 @@ class CsvFormat:
                 has_return = "\r" in "".join(map(str, cells))
                 (quoted if has_return else plain).writerow(cells)
             return text.getvalue()
+
+
+def _typed(cell: Any, kind: type) -> Any:
+    """Return a cell, which may be text, as a value of this type."""
+    if cell is None or isinstance(cell, kind):
+        return cell
+    if kind is list:
+        return [float(number) for number in cell.split()]
+    return None if cell == "" else kind(cell)
 
 
 class AppendedCsv:
@@ -244,13 +251,11 @@ def _as_parquet(path: Path, format: CsvFormat) -> Iterator[IO[Any]]:
 
     It has no name, so that nothing is left of it if the process is killed.
     """
-    with (
-        tempfile.TemporaryFile(dir=place_of(path).parent) as content,
-        io.TextIOWrapper(content, "utf-8", newline="") as text,
-    ):
+    folder = place_of(path).parent
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="", dir=folder) as text:
         yield text
-        text.flush()
-        content.seek(0)
+        text.seek(0)
+        content: Any = text.buffer
         csv_to_parquet(content, path, format.columns, format.dialect)
 
 
@@ -350,6 +355,15 @@ def _records(path: Path) -> Iterator[tuple[int, int | None]]:
                 lines = []
 
 
+def arrow_schema(columns: Mapping[str, type]) -> "pa.Schema":
+    """Return the names and types of columns for Arrow."""
+    import pyarrow as pa
+
+    lists = pa.list_(pa.float32())
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), list: lists}
+    return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+
+
 def csv_to_parquet(
     table: Path | IO[bytes], path: Path, columns: Mapping[str, type], dialect: Dialect = DEFAULT
 ) -> None:
@@ -361,11 +375,9 @@ def csv_to_parquet(
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
-    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), list: pa.string()}
-    types = {name: kinds[kind] for name, kind in columns.items()}
+    schema = arrow_schema(columns)
     lists = [name for name, kind in columns.items() if kind is list]
-    numbers = pa.list_(pa.float32())
-    schema = pa.schema([(n, numbers if n in lists else kind) for n, kind in types.items()])
+    types = {each.name: pa.string() if each.name in lists else each.type for each in schema}
     as_typed = pa_csv.ConvertOptions(column_types=types, decimal_point=dialect.decimal)
     # The header is read as a row and left out, because its names may have an apostrophe for Excel.
     as_named = pa_csv.ReadOptions(column_names=list(columns), skip_rows_after_names=1)
@@ -381,5 +393,5 @@ def csv_to_parquet(
                 texts = (t.replace(dialect.decimal, ".") for t in read[name].to_pylist())
                 values = [[float(v) for v in text.split()] for text in texts]
                 place = read.schema.get_field_index(name)
-                read = read.set_column(place, name, pa.array(values, numbers))
+                read = read.set_column(place, name, pa.array(values, schema.field(name).type))
             writer.write_table(read)

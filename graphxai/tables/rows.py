@@ -22,6 +22,7 @@ from graphxai.explainers import get_explainer
 from graphxai.runtime.workers import LostItem, map_in_processes, pieces_of
 
 from .batches import ExplainBatch, NamedRejectedRow
+from .files import CsvFormat, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,44 +144,37 @@ def other_cells(row: TableRow, headings: Iterable[str]) -> dict[str, str]:
 def map_rows(
     batch: Callable[..., list[Any]],
     chunks: Iterable[list[TableRow]],
-    rejected: Callable[[NamedRejectedRow], Any],
     workers: int | None,
     total: int,
 ) -> Generator[list[Result], None, None]:
     """Yield each chunk of rows, with what a batch function makes of each of them, in order.
 
+    A row that cannot be read, or that made its process end, has a `NamedRejectedRow` instead.
+
     Args:
         batch: a function of SMILES, row numbers and names, such as `ExplainBatch`.
-        rejected: makes the result of a row that cannot be read, or that made its process end.
         workers: the number of processes, see `runtime.workers.map_in_processes`.
     """
-    work = partial(_results_of, batch, rejected)
+    work = partial(_results_of, batch)
     with closing(map_in_processes(work, chunks, workers, total)) as done:
         for parts in done:
             results_by_place: dict[int, Result] = {}
             for rows, places, results in parts:
                 if isinstance(results, LostItem):
-                    results = [rejected(_without_result(rows[0], results.reason))]
+                    results = [_without_result(rows[0], results.reason)]
                 pairs = zip(rows, results, strict=True)
                 results_by_place |= dict(zip(places, pairs, strict=True))
             yield [results_by_place[place] for place in sorted(results_by_place)]
 
 
-def _results_of(
-    batch: Callable[..., list[Any]],
-    rejected: Callable[[NamedRejectedRow], Any],
-    rows: Sequence[TableRow],
-) -> list[Any]:
+def _results_of(batch: Callable[..., list[Any]], rows: Sequence[TableRow]) -> list[Any]:
     """Call a batch function, such as `ExplainBatch`, on the rows that could be read."""
     usable = [row for row in rows if not row.problem]
     results: Iterator[Any] = iter(())
     if usable:
         names = None if usable[0].name is None else [own_cell(row.name or "") for row in usable]
         results = iter(batch([row.smiles for row in usable], [row.number for row in usable], names))
-    return [
-        rejected(_without_result(row, row.problem)) if row.problem else next(results)
-        for row in rows
-    ]
+    return [_without_result(row, row.problem) if row.problem else next(results) for row in rows]
 
 
 def _without_result(row: TableRow, reason: str) -> NamedRejectedRow:
@@ -209,17 +203,13 @@ class ExplainFrame:
     @property
     def schema(self) -> "pa.Schema":
         """The columns of the result: those of `explanations.csv` without pictures, and `reason`."""
-        import pyarrow as pa
+        return arrow_schema(self._columns)
 
-        kinds = {
-            int: pa.int64(),
-            float: pa.float64(),
-            str: pa.string(),
-            list: pa.list_(pa.float32()),
-        }
+    @property
+    def _columns(self) -> dict[str, type]:
         columns = self.batch.columns(self.name_column is not None) | {"reason": str}
         left_out = {"picture"} if self.row_column else {"picture", "row"}
-        return pa.schema([(n, kinds[kind]) for n, kind in columns.items() if n not in left_out])
+        return {name: kind for name, kind in columns.items() if name not in left_out}
 
     def __call__(self, frame: Any) -> Any:
         """Explain a `pyarrow.Table`, or a `pandas.DataFrame` and keep its index.
@@ -262,11 +252,8 @@ class ExplainFrame:
             if isinstance(value := values[k], str) and len(value) <= MAX_CHARACTERS:
                 encoded = value.encode(errors="replace")  # Arrow has no half of a character
                 row["smiles"] = own_cell(encoded.decode())
-        columns = [
-            pa.array([_cell(row.get(field.name), field.type) for row in rows], field.type)
-            for field in self.schema
-        ]
-        return pa.table(columns, schema=self.schema)
+        typed = CsvFormat(self._columns).typed
+        return pa.Table.from_pylist(list(map(typed, rows)), schema=self.schema)
 
 
 def _not_text(row: int, value: Any) -> dict[str, Any]:
@@ -275,14 +262,3 @@ def _not_text(row: int, value: Any) -> dict[str, Any]:
         return {"row": row, "smiles": "", "reason": str(value)}
     reason = f"a SMILES must be text, not {type(value).__name__}."
     return {"row": row, "smiles": shortened(repr(value)), "reason": reason}
-
-
-def _cell(value: Any, kind: "pa.DataType") -> Any:
-    """Convert a cell of a row of `ExplainBatch`, which has numbers as text, to this type."""
-    import pyarrow.types as types
-
-    if value is None or types.is_string(kind) or types.is_integer(kind):
-        return value
-    if types.is_list(kind):
-        return [float(number) for number in value.split()]
-    return float(value) if value != "" else None

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -124,17 +123,15 @@ def explain_table(
         require_pyarrow(Path("explanations.parquet"))
     folder = folder_at(folder)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
-    named = source.name_column is not None
     description = _description(model, source, explainer, settings)
-    outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
+    outputs = _Outputs.of(source, batch, settings.excel_safe)
     rejected, nearness = 0, Counter[str]()
     with open_run(folder, description, outputs.done, outputs.rejected, settings) as files:
         batch.check()
         progress(len(files.finished))
         chunks = source.chunks(files.finished, chunk_size(batch))
-        lost = partial(rejected_cells, named=named)
         total = source.table.count() - len(files.finished)
-        with closing(map_rows(batch, chunks, lost, settings.workers, total)) as results:
+        with closing(map_rows(batch, chunks, settings.workers, total)) as results:
             for chunk in results:
                 rows = [
                     outputs.cells(row, result)
@@ -174,7 +171,7 @@ def explain_rows(
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
     total = source.table.count() - len(skip)
     chunks = source.chunks(skip, chunk_size(batch))
-    results = map_rows(batch.explanations, chunks, _itself, settings.workers, total)
+    results = map_rows(batch.explanations, chunks, settings.workers, total)
     with closing(results):
         for _, row in chain.from_iterable(results):
             if isinstance(row, ExplainedRow):
@@ -214,17 +211,14 @@ def predict_table(
         require_molecules(each)
     batch = PredictBatch(models, settings.level, goal, settings.forms)
     source = RowSource.of(path, settings.smiles_column, settings.name_column)
-    named = source.name_column is not None
-    outputs = _Outputs.of(source, batch.columns(named), settings.excel_safe)
+    outputs = _Outputs.of(source, batch, settings.excel_safe)
     chunks = source.chunks()
     first = list(islice(chunks, 1))  # a damaged file raises before anything is written
     if rejected is not None:
         rejected.write(outputs.rejected.header)
     left_out: list[RejectedRow] = []
     nearness, refused = Counter[str](), 0
-    lost = partial(rejected_cells, named=named)
-    total = source.table.count()
-    results = map_rows(batch, chain(first, chunks), lost, settings.workers, total)
+    results = map_rows(batch, chain(first, chunks), settings.workers, source.table.count())
     with table_to_write(out, outputs.done) as write, closing(results):
         for chunk in results:
             rows = [outputs.cells(row, result) for row, result in chunk]
@@ -280,8 +274,11 @@ class _Outputs:
     rejected: CsvFormat
 
     @classmethod
-    def of(cls, source: RowSource, columns: Mapping[str, type], excel_safe: bool) -> "_Outputs":
+    def of(
+        cls, source: RowSource, batch: ExplainBatch | PredictBatch, excel_safe: bool
+    ) -> "_Outputs":
         """Put the table's columns, as they are and where they are, before the results."""
+        columns = batch.columns(source.name_column is not None)
         results = {name: kind for name, kind in columns.items() if name not in IDENTIFYING}
         headings = source.headings({"row", *results, "reason"}, source.repeated)
         first = {"row": int, **dict.fromkeys(headings.values(), str)}
@@ -293,8 +290,10 @@ class _Outputs:
         done = CsvFormat({**first, **results}, *look)
         return cls(others, places, done, CsvFormat({**first, "reason": str}, *look))
 
-    def cells(self, row: TableRow, result: Mapping[str, Any]) -> dict[str, Any]:
+    def cells(self, row: TableRow, result: Mapping[str, Any] | NamedRejectedRow) -> dict[str, Any]:
         """Return the cells of a row with its result, also for its record of an SD file."""
+        if isinstance(result, NamedRejectedRow):
+            result = rejected_cells(result, "name" in self.places)
         others = other_cells(row, self.headings)
         results = {name: cell for name, cell in result.items() if name not in self.places}
         cells = others | results | {self.places[n]: result[n] for n in self.places if n in result}
@@ -303,11 +302,6 @@ class _Outputs:
         if "record" in cells:
             cells["record"] = with_items(cells["record"], others)
         return cells
-
-
-def _itself(row: NamedRejectedRow) -> NamedRejectedRow:
-    """Return the row itself. Other processes need a function with a name."""
-    return row
 
 
 def _description(
