@@ -143,22 +143,26 @@ def _with_fields(signature: inspect.Signature, settings_class: type) -> inspect.
     """Return a signature with a keyword for each field of the class, and `settings` optional."""
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     arguments = list(signature.parameters.values())
-    options = [
-        inspect.Parameter(
-            declaration.name,
-            keyword_only,
-            default=declaration.default,
-            annotation=declaration.type,
-        )
-        for declaration in fields(settings_class)
-    ]
     before = [argument for argument in arguments if argument.kind is not keyword_only]
     after = [
         argument.replace(default=None) if argument.name == "settings" else argument
         for argument in arguments
         if argument.kind is keyword_only
     ]
-    return signature.replace(parameters=[*before, *options, *after])
+    return signature.replace(parameters=[*before, *keywords_of(settings_class), *after])
+
+
+def keywords_of(settings_class: type, defaults: Any = None) -> list[inspect.Parameter]:
+    """Return a keyword for each field of a settings class, with the defaults of an instance."""
+    return [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=each.default if defaults is None else getattr(defaults, each.name),
+            annotation=each.type,
+        )
+        for each in fields(settings_class)
+    ]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from typing import ParamSpec, TypedDict, Unpack
@@ -15,7 +15,7 @@ from typing import ParamSpec, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.runtime.options import require_options
+from graphxai.runtime.options import keywords_of, require_options
 
 FloatArray = NDArray[np.float64]
 _Anchors = tuple[tuple[int, int, int], ...]
@@ -311,15 +311,7 @@ def with_picture_options(
 
     `defaults` are the options that the function uses where a user gives none.
     """
-    shared = [
-        Parameter(
-            each.name,
-            Parameter.KEYWORD_ONLY,
-            default=getattr(defaults, each.name),
-            annotation=each.type,
-        )
-        for each in fields(PictureOptions)
-    ]
+    shared = keywords_of(PictureOptions, defaults)
 
     def decorated(draw: Callable[Parameters, str]) -> Callable[Parameters, str]:
         declared = signature(draw)
