@@ -35,6 +35,7 @@ _THINNEST = 0.8  # the smallest width of a line, in pixels
 _FAINT = 0.08  # below this part of the limit, rings would only be white lines
 _RING = 0.24  # the radius of a ring, in bond lengths
 _HEAD = 0.12  # the head of an arrow without width, in bond lengths
+_GROUP = '<g class="pairs" fill="none" stroke-linecap="round">'
 # the last layer's bars; those of earlier layers are mixed with white
 _DARKEST = (0.0, 0.447, 0.698)
 _LIGHTEST = 0.75
@@ -65,7 +66,8 @@ def pairs_svg(
         options: the words, size and colours of the picture.
 
     Raises:
-        ValueError: `read` does not have one finite number per atom, or the picture is too small.
+        ValueError: `read` does not have one finite number per atom, a pair has another atom than
+            those of the molecule, or the picture is too small.
     """
     picture = PictureOptions(**options)
     rings, values, scale = _values(read, pairs, picture)
@@ -73,14 +75,9 @@ def pairs_svg(
         raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
 
     def drawn(points: FloatArray, bond: float) -> str:
-        # The strongest arrow is on top of the others, and rings are on top of all arrows.
-        parts = [_arrow(pair, points, bond, scale) for pair in sorted(pairs, key=_size)]
-        parts += [
-            _ring(atom, value, points[atom], bond, scale)
-            for atom, value in enumerate(rings.tolist())
-            if abs(value) > _FAINT * scale.limit
-        ]
-        return f'<g class="pairs" fill="none" stroke-linecap="round">{"".join(parts)}</g>'
+        place = {atom: atom for atom in range(len(points))}
+        arrows, circles = _arrows_and_rings(pairs, rings, points, bond, scale, place)
+        return f"{_GROUP}{arrows}{circles}</g>"  # rings are on top of all arrows
 
     return framed(
         mol,
@@ -122,28 +119,17 @@ def graph_pairs_svg(
     """
     picture = PictureOptions(**options)
     rings, values, scale = _values(read, pairs, picture)
-    if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
-        raise ValueError(f"pairs may only name nodes 0 to {len(rings) - 1}.")
     strength = np.abs(rings)
     for *ends, value in pairs:
         strength[ends] = np.maximum(strength[ends], abs(value))
 
     def drawn(layout: GraphLayout) -> str:
-        place, size = layout.place, layout.radius / _RING  # `size` stands for a bond length
-        arrows = [
-            _arrow(pair, layout.points, size, scale, place)
-            for pair in sorted(pairs, key=_size)
-            if pair[0] in place and pair[1] in place
-        ]
-        circles = [
-            _ring(node, rings[node], layout.points[k], size, scale)
-            for node, k in place.items()
-            if abs(rings[node]) > _FAINT * scale.limit
-        ]
+        size = layout.radius / _RING  # stands for a bond length
+        where = layout.points, size, scale, layout.place
+        arrows, circles = _arrows_and_rings(pairs, rings, *where)
         nodes = nodes_svg(graph, np.zeros(len(rings)), layout, scale, graph.explained, labels)
-        group = '<g class="pairs" fill="none" stroke-linecap="round">'
-        above = f"{nodes}{group}{''.join(circles)}</g>"  # labels stay readable
-        return f"{lines_svg(graph, layout)}{group}{''.join(arrows)}</g>{above}"
+        above = f"{nodes}{_GROUP}{circles}</g>"  # labels stay readable
+        return f"{lines_svg(graph, layout)}{_GROUP}{arrows}</g>{above}"
 
     count = f"{len(rings)} nodes and {len(pairs)} pairs." if len(rings) else ""
     return framed_graph(
@@ -164,27 +150,37 @@ def _values(
 ) -> tuple[FloatArray, FloatArray, Scale]:
     """Return the values of rings, those of rings and arrows, and the scale of the arrows."""
     rings, between = finite(read), finite([value for *_, value in pairs])
+    if any(not 0 <= node < len(rings) for *ends, _ in pairs for node in ends):
+        raise ValueError(f"pairs may only name nodes 0 to {len(rings) - 1}.")
     scale = picture.scale_for(between if between.any() else rings)
     return rings, np.concatenate([rings.ravel(), between]), scale
 
 
-def _size(pair: Pair) -> float:
-    return abs(pair[2])
-
-
-def _arrow(
-    pair: Pair,
+def _arrows_and_rings(
+    pairs: Sequence[Pair],
+    rings: FloatArray,
     points: FloatArray,
     bond: float,
     scale: Scale,
-    place: Mapping[int, int] | None = None,
-) -> str:
-    """Draw an arc from the atom read to the reader's ring. A pair's two directions bend apart.
+    place: Mapping[int, int],
+) -> tuple[str, str]:
+    """Draw arrows, the strongest on top, and rings of the nodes whose row in `points` is known."""
+    arrows = [
+        _arrow(pair, points[place[pair[1]]], points[place[pair[0]]], bond, scale)
+        for pair in sorted(pairs, key=lambda pair: abs(pair[2]))
+        if pair[0] in place and pair[1] in place
+    ]
+    circles = [
+        _ring(node, rings[node], points[row], bond, scale)
+        for node, row in place.items()
+        if abs(rings[node]) > _FAINT * scale.limit
+    ]
+    return "".join(arrows), "".join(circles)
 
-    `place` is the row of each atom in `points`, if that is not the atom's number.
-    """
+
+def _arrow(pair: Pair, start: FloatArray, end: FloatArray, bond: float, scale: Scale) -> str:
+    """Draw an arc from the atom read to the reader's ring. A pair's two directions bend apart."""
     reader, read, value = pair
-    start, end = (points[node if place is None else place[node]] for node in (read, reader))
     along = end - start
     bend = (start + end) / 2 + ARC * along[::-1] * (1, -1)
     width = _width(value, bond, scale)

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from rdkit import Chem
 from torch import nn
 from torch_geometric.data import Data
 from torch_geometric.datasets import KarateClub
@@ -15,7 +16,7 @@ import graphxai as gx
 from graphxai.visualization import PlainGraph, Scale, graph_svg
 from graphxai.visualization.graph import _overlap
 from graphxai.visualization.layout import laid_out_graph
-from graphxai.visualization.pairs import graph_pairs_svg
+from graphxai.visualization.pairs import graph_pairs_svg, pairs_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 TRIANGLE = PlainGraph(np.array([[0, 1, 2, 1, 3], [1, 2, 0, 0, 4]]))  # and a separate edge
@@ -189,6 +190,12 @@ def test_pairs_of_a_large_graph_show_the_nodes_of_the_strongest():
     assert "150 of 400 nodes" in svg
     with pytest.raises(ValueError, match="pairs may only name nodes 0 to 399"):
         graph_pairs_svg(PlainGraph(edges), np.zeros(400), [(400, 1, 1.0)])
+
+
+@pytest.mark.parametrize("outside", [-1, 3])
+def test_pairs_of_a_molecule_have_its_own_atoms(outside):
+    with pytest.raises(ValueError, match="pairs may only name nodes 0 to 2"):
+        pairs_svg(Chem.MolFromSmiles("CCO"), np.zeros(3), [(outside, 1, 1.0)])
 
 
 def test_the_head_of_an_arrow_is_wider_than_its_line():
