@@ -48,7 +48,7 @@ def curves_figure(
     Returns:
         The figure with the axes.
     """
-    figure, axes = _canvas(7.2, 4.4, axes)
+    figure, axes = _canvas(axes)
     styles = _styles(curves)
     opacity = 0.15 if len(curves) <= FEW else 0.07
     for name, (mean, low, high) in curves.items():
@@ -126,7 +126,7 @@ def stages_figure(
         stages: by method and by the block that was shuffled last, the mean |rank correlation| with
             its interval.
     """
-    figure, axes = _canvas(7.2, 4.4, axes)
+    figure, axes = _canvas(axes)
     blocks = list(next(iter(stages.values())))
     styles = _styles(stages)
     for name, by_block in stages.items():
@@ -182,12 +182,12 @@ def new_figure(width: float, height: float) -> "Figure":
     return Shown(figsize=(width, height), layout="constrained")
 
 
-def _canvas(width: float, height: float, axes: "Axes | None") -> "tuple[Figure, Axes]":
+def _canvas(axes: "Axes | None") -> "tuple[Figure, Axes]":
     """Return the axes to draw in and their figure, which is new unless there are axes."""
     if axes is not None:
         figure: Any = axes.get_figure(root=True)
         return figure, axes
-    figure = new_figure(width, height)
+    figure = new_figure(7.2, 4.4)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.title.set_fontsize(11)

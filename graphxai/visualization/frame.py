@@ -316,14 +316,8 @@ def _words_below(
 ) -> str:
     """Draw the words of a legend below its bar, both in the same size.
 
-    They are flush with the ends of the bar, unless they are too long for that.
-
-    Args:
-        legend: the words for negative and for positive relevance.
-        centre: the x of the middle of the bar, in pixels.
-        baseline: the y of the words, in pixels.
-        size: the preferred font size in pixels.
-        widths: the widths of the bar and of the available space in pixels.
+    They are flush with the ends of the bar, unless they are too long for that. The widths are
+    those of the bar and of the available space.
     """
     bar, room = widths
     room_for_words = room / 2 - 5 if all(legend) else room

@@ -253,7 +253,7 @@ def _stops(ends: tuple[float, float], scale: Scale) -> str:
     """Return a gradient from one end to the other, which is clear where there is no relevance."""
     values = (ends[0], sum(ends) / 2, ends[1])
     stops = []
-    for offset, value, color in zip(("0", "0.5", "1"), values, _colors(scale, values), strict=True):
+    for offset, value, color in zip(("0", "0.5", "1"), values, scale.hex(values), strict=True):
         clear = ' stop-opacity="0"' if abs(value) < _VISIBLE * scale.limit else ""
         stops.append(f'<stop offset="{offset}" stop-color="{color}"{clear}/>')
     return "".join(stops)
@@ -292,7 +292,7 @@ def nodes_svg(
     shades = values if shades is None else shades
     discs = []
     names = [graph.labels[node] if graph.labels else str(node) for node in shown.tolist()]
-    colors = _colors(scale, shades[shown].tolist())
+    colors = scale.hex(shades[shown])
     for node, label, (x, y), color in zip(shown.tolist(), names, points, colors, strict=True):
         ring = max(1.8, radius * 0.2) if node in ringed else 0.8
         edge = OUTLINE if node in ringed else "#777777"
@@ -347,7 +347,3 @@ def _labels_svg(
 def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
     """Return whether two boxes (left, top, right, bottom) overlap."""
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _colors(scale: Scale, values: Collection[float]) -> list[str]:
-    return list(scale.hex(np.array(list(values)))) if len(values) else []

@@ -78,16 +78,9 @@ def molecule_svg(
     picture = PictureOptions(**options)
     values = finite(relevance)
     of_bonds = None if bond_relevance is None else finite(bond_relevance)
-    if values.shape != (mol.GetNumAtoms(),):
-        raise ValueError(
-            f"relevance must have one number per atom: the molecule has {mol.GetNumAtoms()} atoms,"
-            f" relevance has {_shape(values)}"
-        )
-    if of_bonds is not None and of_bonds.shape != (mol.GetNumBonds(),):
-        raise ValueError(
-            f"bond_relevance must have one number per bond: the molecule has {mol.GetNumBonds()}"
-            f" bonds, bond_relevance has {_shape(of_bonds)}"
-        )
+    _require_one_each(values, "relevance", mol.GetNumAtoms(), "atom")
+    if of_bonds is not None:
+        _require_one_each(of_bonds, "bond_relevance", mol.GetNumBonds(), "bond")
     everything = values if of_bonds is None else np.concatenate([values, of_bonds])
     scale = picture.scale_for(everything)
     shown = scale.shades(values, pale)
@@ -142,8 +135,13 @@ def framed(
     return surroundings.svg(drawn, scale, values, "Molecule coloured by relevance", about)
 
 
-def _shape(values: FloatArray) -> str:
-    return f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
+def _require_one_each(values: FloatArray, name: str, count: int, of: str) -> None:
+    if values.shape != (count,):
+        given = f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
+        raise ValueError(
+            f"{name} must have one number per {of}: the molecule has {count} {of}s,"
+            f" {name} has {given}"
+        )
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, FloatArray, float]:
@@ -255,8 +253,7 @@ def _contour(mol: Mol, outlined: Collection[int], points: FloatArray, bond_px: f
     width = max(1.6, _OUTLINE * bond_px)
     radius = number(bond_px * _ATOM_RADIUS + width)
     parts = []
-    for bond in mol.GetBonds():
-        i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+    for i, j in bonded(mol).tolist():
         if i in outlined and j in outlined:
             (x1, y1), (x2, y2) = points[i], points[j]
             parts.append(

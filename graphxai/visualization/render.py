@@ -103,7 +103,6 @@ def save_picture(
     return write_whole(target, picture if suffix == ".svg" else svg_to_png(picture, scale))
 
 
-_SIZE = re.compile(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"')
 _SPOKEN = re.compile(r"<(title|desc)\b[^>]*>.*?</\1>", re.DOTALL)
 _ZOOM = 4.0  # pixels per SVG pixel on a page without vector drawing
 
@@ -137,10 +136,10 @@ def pictures_to_pdf(pictures: Sequence[str]) -> bytes:
 
 
 def _size(picture: str) -> tuple[float, float]:
-    size = _SIZE.search(picture)
-    if size is None:
+    root = _ROOT.search(picture)
+    if root is None:
         raise ValueError("a page must be an SVG with width and height in pixels")
-    return float(size[1]), float(size[2])
+    return float(root[2]), float(root[3])
 
 
 def _images(pictures: Sequence[str]) -> bytes:
