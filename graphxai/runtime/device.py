@@ -53,24 +53,17 @@ def on_cpu_by_default(function: Callable[Args, Result]) -> Callable[Args, Result
 
     @wraps(function)
     def called(*args: Args.args, **kwargs: Args.kwargs) -> Result:
-        with _cpu_by_default():
+        default = torch.get_default_device()
+        if default.type == "cpu":
             return function(*args, **kwargs)
+        _of_thread.users_default = default
+        try:
+            with torch.device("cpu"):
+                return function(*args, **kwargs)
+        finally:
+            _of_thread.users_default = None
 
     return called
-
-
-@contextmanager
-def _cpu_by_default() -> Iterator[None]:
-    default = torch.get_default_device()
-    if default.type == "cpu":
-        yield
-        return
-    _of_thread.users_default = default
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        _of_thread.users_default = None
 
 
 def users_default_device() -> AbstractContextManager[Any]:
@@ -82,7 +75,6 @@ def users_default_device() -> AbstractContextManager[Any]:
 _changing = threading.Lock()
 _running = 0  # threads within the block
 _before = 1  # torch's number of threads outside of it
-_this_thread = threading.local()
 
 
 @contextmanager
@@ -92,7 +84,7 @@ def one_thread() -> Iterator[None]:
     Blocks may be nested, and entered by several threads of a program at once.
     """
     global _running, _before
-    if getattr(_this_thread, "within", False):
+    if getattr(_of_thread, "within", False):
         yield
         return
     with _changing:
@@ -100,11 +92,11 @@ def one_thread() -> Iterator[None]:
             _before = torch.get_num_threads()
         _running += 1
         _set_threads(1)
-    _this_thread.within = True
+    _of_thread.within = True
     try:
         yield
     finally:
-        _this_thread.within = False
+        _of_thread.within = False
         with _changing:
             _running -= 1
             _set_threads(_before)

@@ -62,8 +62,7 @@ def current_draws() -> Draws | None:
 @contextmanager
 def one_draw() -> Iterator[Draws]:
     """Treat all passes within the block as those of one explanation."""
-    with _draws.block(Draws()) as draws:
-        assert draws is not None
+    with _draws.block(draws := Draws()):
         yield draws
 
 

@@ -227,12 +227,13 @@ def free_cores() -> int:
     load average still counts processes that ended a minute ago.
     """
     before, start = _idle_seconds(), time.monotonic()
-    if before is None:
-        return _by_load_average()
-    time.sleep(WATCHED)
-    after = _idle_seconds()
-    idle = (after or before) - before
-    return max(1, min(allowed_cores(), round(idle / (time.monotonic() - start))))
+    if before is not None:
+        time.sleep(WATCHED)
+        idle = ((_idle_seconds() or before) - before) / (time.monotonic() - start)
+    else:
+        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # counts this process too
+        idle = (os.cpu_count() or 1) - max(0.0, load - 1)
+    return max(1, min(allowed_cores(), round(idle)))
 
 
 def _idle_seconds() -> float | None:
@@ -241,11 +242,3 @@ def _idle_seconds() -> float | None:
         _, _, _, _, idle, waiting, *_ = STAT.read_text().partition("\n")[0].split()
         return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
     return None
-
-
-def _by_load_average() -> int:
-    """Return how many cores are free by the load average, which counts this process too."""
-    if not hasattr(os, "getloadavg"):
-        return allowed_cores()
-    others = max(0.0, os.getloadavg()[0] - 1)
-    return max(1, min(allowed_cores(), round((os.cpu_count() or 1) - others)))
