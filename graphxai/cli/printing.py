@@ -5,10 +5,7 @@ from textwrap import fill, indent
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich import box  # typer brings it
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
+from rich.console import Console  # typer brings it
 
 from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.explanation.prediction import Prediction
@@ -128,38 +125,24 @@ def print_scores(title: str, header: Sequence[str], rows: Sequence[Sequence[str]
     """
     if INVOCATION.json or INVOCATION.streams_a_file:
         return True
-    console = Console()
+    console, titled = Console(), {"title": title, "title_justify": "left"}
     whole = [list(map(printable, row)) for row in (header, *rows)]
     two_lines = [[cell.replace(" to ", "\nto ") for cell in row] for row in whole]
     for cells, compact in ((whole, False), (two_lines, False), (two_lines, True)):
         widths = [_widest(column, "\n") for column in zip(*cells, strict=True)]
         between = len(widths) if compact else 3 * len(widths) + 1
         if sum(widths) + between <= console.width:
-            columns = [Column(no_wrap=True) for _ in widths]
-            show(console, _table(title, cells, columns, compact))
+            unbroken = [(heading, {"no_wrap": True}) for heading in cells[0]]
+            show(console, unbroken, cells[1:], compact=compact, **titled)
             return True
     values = [[row[0], *(cell.partition(" (")[0] for cell in row[1:])] for row in whole]
     names, *numbers = zip(*values, strict=True)
     widths = [_widest(column) for column in numbers]
     left = console.width - sum(widths) - len(widths)
     widths.insert(0, max(SHORTEST_NAME, min(left, max(map(len, names)))))
-    columns = [Column(width=width, overflow="fold") for width in widths]
-    show(console, _table(title, values, columns, compact=True))
+    looks = ({"width": width, "overflow": "fold"} for width in widths)
+    show(console, zip(values[0], looks, strict=True), values[1:], compact=True, **titled)
     return False
-
-
-def _table(title: str, cells: Rows, columns: Sequence[Column], compact: bool) -> Table:
-    """Make a table, whose first row is its header."""
-    header, *rows = cells
-    for column, heading in zip(columns, header, strict=True):
-        column.header = escape(heading)
-    table = Table(*columns, title=escape(printable(title)), title_justify="left")
-    if compact:
-        table.box, table.show_edge = box.SIMPLE_HEAD, False
-        table.padding, table.pad_edge = 0, False
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
 
 
 def _widest(column: Sequence[str], separator: str | None = None) -> int:

@@ -30,7 +30,6 @@ from .answers import INVOCATION
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 SHOWN_REASONS = 10  # rows left out that are named one by one
@@ -121,40 +120,51 @@ def print_table(
             line = "\t".join(" ".join(str(cell).split()) for cell in cells)
             tell(line) if as_words else echo(line)
         return
-    from rich import box  # typer brings it
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
+    from rich.console import Console  # typer brings it
 
     console = Console(file=stream)
     shown = [list(map(str, row)) for row in (list(columns), *filter(None, listed))]
     narrow = _narrow_widths(list(zip(*shown, strict=True)), console.width)
     if narrow:
-        options |= {"box": box.SIMPLE_HEAD, "show_edge": False, "padding": 0, "pad_edge": False}
         pairs = zip(columns.items(), narrow, strict=True)
         columns = {name: {**look, "width": width} for (name, look), width in pairs}
-    columns = {name: {"overflow": "fold", **look} for name, look in columns.items()}
+    folded = [(name, {"overflow": "fold", **look}) for name, look in columns.items()]
+    show(console, folded, listed, compact=bool(narrow), **options)
+
+
+def show(
+    console: Console,
+    columns: Iterable[tuple[str, Mapping[str, Any]]],
+    rows: Iterable[Sequence[object] | None],
+    *,
+    compact: bool,
+    **options: Any,
+) -> None:
+    """Print a table of rich's, whose columns have a heading and keywords of `Column` each.
+
+    In a `compact` table, there is nothing but a space between columns.
+    """
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Column, Table
 
     def text(cell: object) -> str:
         return escape(printable(str(cell)))
 
+    if compact:
+        options |= {"box": box.SIMPLE_HEAD, "show_edge": False, "padding": 0, "pad_edge": False}
     if "title" in options:
         options["title"] = text(options["title"])
-    table = Table(*(Column(text(name), **look) for name, look in columns.items()), **options)
-    for row in listed:
+    table = Table(*(Column(text(name), **look) for name, look in columns), **options)
+    for row in rows:
         if row is None:
             table.add_section()
         else:
             table.add_row(*map(text, row))
-    show(console, table)
-
-
-def show(console: Console, table: Table) -> None:
-    """Print a table of rich's on the stream of its console."""
-    with console.capture() as text:
+    with console.capture() as printed:
         console.print(table)
     with going_on_unheard(err=console.file is sys.stderr):
-        typer.echo(text.get(), file=console.file, nl=False)
+        typer.echo(printed.get(), file=console.file, nl=False)
 
 
 def _narrow_widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
