@@ -1,7 +1,8 @@
 """The demo: real molecules and digits explained with the bundled models, saved as pictures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from graphxai.datasets.samples import MOLECULES, digit_paths
@@ -24,33 +25,27 @@ COMPARED = ("lrp", "lrp_ah_ln", "gradient_input", "gae", "rollout", "attention_l
 def run(folder: str | Path, log: Callable[[str], None] = print) -> list[Path]:
     """Explain the bundled samples, write pictures into `folder` and return their paths."""
     folder = folder_at(folder)
-    written = [*_molecules(folder, log), *_every_model(folder, log)]
-    if find_spec("skimage") is None:
-        log(f"no digits: they need scikit-image: {to_install('images')}")
-        return written
-    return [*written, *_digits(folder, log)]
+    pictures = chain(_molecules(log), _every_model(log), _digits(log))
+    return [save_picture([picture], folder / f"{name}.png") for name, picture in pictures]
 
 
-def _molecules(folder: Path, log: Callable[[str], None]) -> list[Path]:
+def _molecules(log: Callable[[str], None]) -> Iterator[tuple[str, str]]:
     model = load("bace")
     names = list(MOLECULES)
     explained: list[Explanation] = [
         e for e in explain(model, list(MOLECULES.values())) if e is not None
     ]
-    written = []
     for name, explanation in zip(names, explained, strict=True):
-        written.append(explanation.save(folder / f"{name.replace(' ', '-')}.png"))
+        yield name.replace(" ", "-"), explanation.svg()
         log(f"{name:17s} {explanation.prediction!s:15s} {explanation.caption.splitlines()[0]}")
     titles = [f"{name}: {e.prediction}" for name, e in zip(names, explained, strict=True)]
     panels = grid(explained, title="BACE-1 inhibition, LRP", titles=titles, width=420, height=320)
-    written.append(save_picture([panels], folder / "molecules.png"))
+    yield "molecules", panels
     first = MOLECULES["elenbecestat"]
-    panels = compare(model, first, COMPARED, width=420, height=360)
-    written.append(save_picture([panels], folder / "elenbecestat-methods.png"))
-    return written
+    yield "elenbecestat-methods", compare(model, first, COMPARED, width=420, height=360)
 
 
-def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
+def _every_model(log: Callable[[str], None]) -> Iterator[tuple[str, str]]:
     smiles = MOLECULES[EVERY_MODEL]
     explained: list[Explanation] = []
     titles: list[str] = []
@@ -71,7 +66,7 @@ def _every_model(folder: Path, log: Callable[[str], None]) -> list[Path]:
         width=420,
         height=320,
     )
-    return [save_picture([panels], folder / "every-model.png")]
+    yield "every-model", panels
 
 
 def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
@@ -82,10 +77,12 @@ def _shown_tasks(predictions: dict[str, Prediction]) -> list[str]:
     return [max(with_classes, key=lambda task: list(predictions[task].probabilities.values())[1])]
 
 
-def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
+def _digits(log: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+    if find_spec("skimage") is None:
+        log(f"no digits: they need scikit-image: {to_install('images')}")
+        return
     model = load("mnist-superpixels")
     explained: list[Explanation] = [e for e in explain(model, list(digit_paths())) if e is not None]
-    written = []
     for digit, explanation in enumerate(explained):
         log(f"digit {digit}: {explanation.prediction}, {explanation.caption.splitlines()[0]}")
     titles = [f"{digit}: read as {e.prediction}" for digit, e in enumerate(explained)]
@@ -98,7 +95,5 @@ def _digits(folder: Path, log: Callable[[str], None]) -> list[Path]:
         legend=("against", "for"),
         size=150,
     )
-    written.append(save_picture([panels], folder / "digits.png"))
-    panels = compare(model, digit_paths()[3])
-    written.append(save_picture([panels], folder / "digit-methods.png"))
-    return written
+    yield "digits", panels
+    yield "digit-methods", compare(model, digit_paths()[3])

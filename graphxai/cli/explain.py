@@ -174,15 +174,14 @@ def explain(
         return
     if kind == "ray":
         from graphxai.tables.cluster import explain_on_ray
-        from graphxai.tables.settings import RaySettings
 
         shared = ("smiles_column", "name_column", "target", "resume", "workers")
-        given: dict[str, Any] = {name: getattr(settings, name) for name in shared}
-        on_ray = RaySettings(**given, address=cluster.address, shard_rows=cluster.shard_rows)
+        given = {name: getattr(settings, name) for name in shared}
+        given |= {"address": cluster.address, "shard_rows": cluster.shard_rows}
         # Said beforehand, because SIGTERM may end a process that starts Ray without another word.
         tell("starting Ray; if the run is stopped, continue it with --resume")
         place = options.out or "results"
-        counts = explain_on_ray(model, source, place, methods[0], settings=on_ray)
+        counts = explain_on_ray(model, source, place, methods[0], **given)
         _print_counts(counts, place, "column `reason`")
     elif kind == "table":
         if computing.suffix is not None:
