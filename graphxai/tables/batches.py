@@ -230,8 +230,7 @@ class PredictBatch:
     @property
     def panel(self) -> ModelPanel:
         """The loaded models."""
-        models: Any = self.model if is_several(self.model) else [self.model]
-        return ModelPanel.of(models)
+        return ModelPanel.of(self.model)
 
     def columns(self, named: bool = False) -> dict[str, type]:
         """Return the columns of a row with their types."""

@@ -20,7 +20,7 @@ decimal mark, and the byte-order mark by which Excel knows UTF-8.
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -58,7 +58,7 @@ from .batches import (
 )
 from .files import CsvFormat, table_to_write, with_items
 from .rows import RowSource, TableRow, chunk_size, map_rows, other_cells, own_cell
-from .run_folder import open_run
+from .run_folder import RunFolder
 from .settings import FORMATS, ExplanationSettings, PredictionSettings, RowSettings
 
 SCALED = 500  # by the relevance of how many rows the shared colour scale of a table is chosen
@@ -126,7 +126,8 @@ def explain_table(
     description = _description(model, source, explainer, settings)
     outputs = _Outputs.of(source, batch, settings.excel_safe)
     rejected, nearness = 0, Counter[str]()
-    with open_run(folder, description, outputs.done, outputs.rejected, settings) as files:
+    with ExitStack() as stack:
+        files = RunFolder(stack, folder, description, outputs.done, outputs.rejected, settings)
         batch.check()
         progress(len(files.finished))
         chunks = source.chunks(files.finished, chunk_size(batch))

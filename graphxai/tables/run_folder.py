@@ -10,9 +10,9 @@ was run, and once the run is finished, how many rows there are and where.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,21 +43,45 @@ RUN = {"table", "smiles_column", "model", "method"}  # the keys that every run.j
 NOT_CELLS = ("record", "drawing")  # parts of a row that go to separate files
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """The open files of a run.
+    """The open files of a run, which no other run may use meanwhile.
 
     Attributes:
         finished: the numbers of the rows that an earlier run wrote.
         structures: the SD file, or None without one.
+
+    Raises:
+        FileExistsError: there are results that the settings do not resume, or files of another
+            origin.
+        ValueError: the results come from a different run.
     """
 
-    folder: Path
-    finished: frozenset[int]
-    explanations: AppendedCsv
-    rejected: AppendedCsv
-    structures: Appended | None
-    pictures: bool
+    def __init__(
+        self,
+        stack: ExitStack,
+        folder: Path,
+        description: Mapping[str, Any],
+        explained: CsvFormat,
+        rejected: CsvFormat,
+        settings: ExplanationSettings,
+    ) -> None:
+        """Open the files until the stack is left.
+
+        `description` is what must agree when a run is resumed.
+        """
+        stack.enter_context(exclusive_lock(folder))
+        separator = explained.dialect.separator
+        self.folder = folder
+        self.finished = _begin(folder, description, separator, settings.resume)
+        self.pictures = settings.pictures is not None
+        if self.pictures:
+            folder_at(folder / "pictures")
+        self.explanations = AppendedCsv(stack, folder / TABLES[0], explained)
+        self.rejected = AppendedCsv(stack, folder / TABLES[1], rejected)
+        self.structures: Appended | None = None
+        if "sdf" in settings.formats:
+            drawn = rows_in(folder / TABLES[0], separator)
+            self.structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", drawn))
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of an `ExplainBatch`, and sync them to the disk."""
@@ -78,39 +102,6 @@ class RunFolder:
         table = self.folder / "explanations.csv"
         columns, dialect = self.explanations.format.columns, self.explanations.format.dialect
         csv_to_parquet(table, self.folder / "explanations.parquet", columns, dialect)
-
-
-@contextmanager
-def open_run(
-    folder: Path,
-    description: Mapping[str, Any],
-    explained: CsvFormat,
-    rejected: CsvFormat,
-    settings: ExplanationSettings,
-) -> Iterator[RunFolder]:
-    """Open the files of a run within the block, while no other run may use the folder.
-
-    `description` is what must agree when a run is resumed.
-
-    Raises:
-        FileExistsError: there are results that the settings do not resume, or files of another
-            origin.
-        ValueError: the results come from a different run.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(exclusive_lock(folder))
-        separator = explained.dialect.separator
-        finished = _begin(folder, description, separator, settings.resume)
-        if settings.pictures is not None:
-            folder_at(folder / "pictures")
-        done = AppendedCsv(stack, folder / TABLES[0], explained)
-        left_out = AppendedCsv(stack, folder / TABLES[1], rejected)
-        structures = None
-        if "sdf" in settings.formats:
-            drawn = rows_in(folder / TABLES[0], separator)
-            structures = stack.enter_context(appended_sdf(folder / "explanations.sdf", drawn))
-        pictures = settings.pictures is not None
-        yield RunFolder(folder, frozenset(finished), done, left_out, structures, pictures)
 
 
 def _begin(folder: Path, description: Mapping[str, Any], separator: str, resume: bool) -> set[int]:

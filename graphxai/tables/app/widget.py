@@ -5,7 +5,7 @@ import base64
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,18 +116,14 @@ class Explorer(anywidget.AnyWidget):
         """Show the molecule that is on view now in the pictures that remain."""
         if not self._stills or not self.smiles:
             return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # a kernel without an event loop
-            _update(self._stills, self._still())
-        else:
-            self._renewal = loop.create_task(self._renew_soon(self.link))
+        self._renewal = _start(self._renew_soon(self.link))
 
     async def _renew_soon(self, link: str) -> None:
         """Renew the pictures in turn with the requests of the view, unless it has gone on."""
         still = await asyncio.get_running_loop().run_in_executor(TURNS, self._still)
         if link == self.link:
-            _update(self._stills, still)
+            for handle in self._stills:
+                handle.update(still, raw=True)
 
     def _still(self) -> dict[str, Any]:
         """Return the molecule shown, explained by the first model, as HTML and as PNG."""
@@ -157,13 +153,9 @@ class Explorer(anywidget.AnyWidget):
             self._wanted.pop(number, None)
             return
         self._wanted[number] = None
-        work = self._answer(number, str(content.get("name")), content.get("body"))
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # a kernel without an event loop
-            asyncio.run(work)
-        else:
-            self._wanted[number] = loop.create_task(work)
+        task = _start(self._answer(number, str(content.get("name")), content.get("body")))
+        if task is not None:
+            self._wanted[number] = task
 
     async def _answer(self, number: str, name: str, fields: Any) -> None:
         """Send what a request yields as it comes, from this thread, as kernels expect."""
@@ -198,9 +190,13 @@ def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
         raise ValueError(f"there is no request {name!r}.")
 
 
-def _update(handles: "Sequence[DisplayHandle]", data: dict[str, Any]) -> None:
-    for handle in handles:
-        handle.update(data, raw=True)
+def _start(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
+    """Begin work in the event loop of the kernel, or do it now in a kernel without one."""
+    try:
+        return asyncio.get_running_loop().create_task(work)
+    except RuntimeError:
+        asyncio.run(work)
+        return None
 
 
 def _begun(link: str, smiles: Sequence[str]) -> str:
