@@ -4,7 +4,7 @@ Reports, the app and the notebook show the same facts in their own layouts: what
 sure and how near that is, what each atom contributes, what was measured, and what changes do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from graphxai.chemistry.desirability import DesirabilityScore
 from graphxai.chemistry.fragments import Fragments, fragments, listed_names
 from graphxai.chemistry.schemes import SCHEME_TITLES
 from graphxai.chemistry.search.changed_molecules import Counterfactual, ProfileCounterfactual
-from graphxai.contract.inputs import Input
+from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.intervals import LEVEL
 from graphxai.contract.tasks import Task
 from graphxai.datasets.cell_numbers import Bound
@@ -164,24 +164,37 @@ def _surprise(prediction: Prediction) -> str:
 
 def explained_rows(
     model: Model,
-    prepared: Sequence[tuple[K, Input]],
+    inputs: Mapping[K, Any],
     explainer: Explainer,
     *,
     target: Any,
     training: TrainingSet | None,
     level: float = LEVEL,
 ) -> dict[K, tuple[Explanation, Trust] | Exception]:
-    """Explain encoded molecules, each with the signs of trust that need no further explanation.
+    """Explain molecules, each with the signs of trust that need no further explanation.
 
     Returns:
-        By number, the explanation with its trust, or the error of the molecule.
+        By number, the explanation with its trust, or the error of the molecule. Those that cannot
+        be read come first.
     """
+    unread: dict[K, Any] = {}
+    prepared: list[tuple[K, Input]] = []
+    encoded = prepare_each(model, list(inputs.values()), Exception)  # RDKit may raise any
+    for k, item in zip(inputs, encoded, strict=True):
+        if isinstance(item, Exception):
+            unread[k] = item
+        elif item.smiles is None and item.molecule is None:
+            unread[k] = ValueError("this is not a molecule.")
+        else:
+            prepared.append((k, item))
     made = explanations_or_errors(model, prepared, explainer, target=target, training=training)
     rows: dict[K, Any] = {k: e if isinstance(e, Exception) else e.at(level) for k, e in made}
     explained = {k: each for k, each in rows.items() if not isinstance(each, Exception)}
     items = [(k, item) for k, item in prepared if k in explained]
     trusted = trust_prepared(model, items, explained, None, target=target)
-    return {k: (explained[k], trusted[k]) if k in explained else rows[k] for k, _ in prepared}
+    return unread | {
+        k: (explained[k], trusted[k]) if k in explained else rows[k] for k, _ in prepared
+    }
 
 
 def fragments_shown(explanation: Explanation, model: Model) -> Fragments:

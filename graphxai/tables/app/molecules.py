@@ -15,7 +15,7 @@ from graphxai.chemistry.contrast import contrast
 from graphxai.chemistry.matching import common_part_or_none
 from graphxai.chemistry.search.neighbours import exchanged, fragments_for
 from graphxai.chemistry.search.transformations import Change, transformed
-from graphxai.contract.inputs import Input, prepare_each, prepare_for
+from graphxai.contract.inputs import prepare_for
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.molecules import molecule_graph
@@ -110,9 +110,8 @@ def trust_of_rows(
     """
     explainer, training = get_explainer(method, model=model), training_set_of(model)
     with one_thread():
-        encoded = prepare_each(model, list(smiles), Exception)  # RDKit may raise any
-        items = [(k, item) for k, item in enumerate(encoded) if isinstance(item, Input)]
-        rows = explained_rows(model, items, explainer, target=target, training=training)
+        given = dict(enumerate(smiles))
+        rows = explained_rows(model, given, explainer, target=target, training=training)
     trusted = {k: row[1] for k, row in rows.items() if not isinstance(row, Exception)}
     return [
         [trusted[k].level, trusted[k].sentence] if k in trusted else None

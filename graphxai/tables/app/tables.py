@@ -298,7 +298,7 @@ def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureAc
     table, numbers = _measured(panel, key, column)
     compared = numbers[:LARGEST_COMPARED]
     measured = {
-        each.name: [table.of(number).get(each.task.name) for number in compared]
+        each.name: [table.values.get(each.task.name, {}).get(number) for number in compared]
         for each in panel.properties
         if not each.task.classes
     }

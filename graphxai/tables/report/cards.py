@@ -7,7 +7,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from rdkit.Chem import Mol
@@ -15,10 +15,8 @@ from rdkit.Chem import Mol
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.fragments import Fragments
 from graphxai.chemistry.matched_pairs import activity_cliffs
-from graphxai.contract.inputs import Input, prepare_each
 from graphxai.datasets.molecules import RejectedRow, read_once
 from graphxai.evaluation.trust.trust import ORDER
-from graphxai.explanation.compute.models import Model
 from graphxai.explanation.explanation import Explanation, about_output, about_terms
 from graphxai.explanation.explanations import Explanations
 from graphxai.runtime.device import one_thread
@@ -62,13 +60,6 @@ class MoleculeCard:
     explanation: Explanation
     fragments: Fragments
     content: dict[str, Any]
-
-
-class ChunkOfCards(NamedTuple):
-    """The cards of a chunk of rows, and those of its rows that were left out."""
-
-    molecules: list[MoleculeCard]
-    rejected: list[RejectedRow]
 
 
 class Cards:
@@ -202,9 +193,10 @@ def make_cards(
                     lost = _rejected(part.items[0], RuntimeError(part.result.reason))
                     cards.rejected.append(lost)
                     continue
-                for card in part.result.molecules:
+                made, rejected = part.result
+                for card in made:
                     cards.add(card)
-                cards.rejected += part.result.rejected
+                cards.rejected += rejected
     except KeyboardInterrupt:
         how_far = f"after {len(cards)} of {source.total} molecules"
         raise Interrupted(how_far, cards.explanations) from None
@@ -231,19 +223,21 @@ def results_of(
             advance(len(part.items))
 
 
-def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> ChunkOfCards:
-    """Explain one chunk, here or in another process."""
+def _cards_of(
+    settings: CardSettings, chunk: Sequence[ReportRow]
+) -> tuple[list[MoleculeCard], list[RejectedRow]]:
+    """Explain one chunk, here or in another process, and return the rows that were left out."""
     rows = {row.number: row for row in chunk}
     cards: list[MoleculeCard] = []
     training = settings.training
     tasks = {task.name: task for task in settings.model.config.tasks}
     with one_thread(), read_once() if settings.several else nullcontext():
-        prepared, rejected = _prepared(settings.model, chunk)
         how: dict[str, Any] = {"target": settings.target, "level": settings.level}
+        values = {number: row.value for number, row in rows.items()}
         results = explained_rows(
-            settings.model, prepared, settings.explainer, training=training, **how
+            settings.model, values, settings.explainer, training=training, **how
         )
-        rejected += (_rejected(rows[k], e) for k, e in results.items() if isinstance(e, Exception))
+        rejected = [_rejected(rows[k], e) for k, e in results.items() if isinstance(e, Exception)]
         explained = {k: r for k, r in results.items() if not isinstance(r, Exception)}
         about = predictions_of_cards(settings, chunk, {k: e for k, (e, _) in explained.items()})
         for number, (explanation, trust) in explained.items():
@@ -265,23 +259,7 @@ def _cards_of(settings: CardSettings, chunk: Sequence[ReportRow]) -> ChunkOfCard
                 rejected.append(_rejected(row, error))
             else:
                 cards.append(MoleculeCard(row, explanation, parts, content))
-    return ChunkOfCards(cards, rejected)
-
-
-def _prepared(
-    model: Model, chunk: Sequence[ReportRow]
-) -> tuple[list[tuple[int, Input]], list[RejectedRow]]:
-    """Encode the rows that can be used, and return the rejected rows with their reasons."""
-    prepared, rejected = [], []
-    items = prepare_each(model, [row.value for row in chunk], Exception)  # RDKit may raise any
-    for row, item in zip(chunk, items, strict=True):
-        if isinstance(item, Exception):
-            rejected.append(_rejected(row, item))
-        elif item.smiles is None and item.molecule is None:
-            rejected.append(_rejected(row, ValueError("this is not a molecule.")))
-        else:
-            prepared.append((row.number, item))
-    return prepared, rejected
+    return cards, rejected
 
 
 def _rejected(row: ReportRow, error: Exception) -> RejectedRow:

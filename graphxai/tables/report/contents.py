@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def page_data(
         summary = f"{task.name}: {score.figures}"
     # what is said of measured pairs is too long for the heading, and stands in the facts below
     pairs = held_out_score(model.origin.metadata, task.name, is_class=bool(task.classes)).pairs
-    compared = dict.fromkeys(n for k in sorted(chosen) for n in full.others(k))
+    others = (full.contents[k]["others"] for k in sorted(chosen) if k in full.contents)
+    compared = dict.fromkeys(chain.from_iterable(others))
     methods = [explainer, *map(get_explainer, compared)]
     meanings = {e.name: e.traits.large_score_means for e in methods}
     limit = saturated_limit(np.frombuffer(cards.relevance))

@@ -79,10 +79,6 @@ class FullCards(NamedTuple):
     neighbours: dict[str, Any]
     refused: dict[str, str]
 
-    def others(self, place: int) -> dict[str, Any]:
-        """Return what other methods say of a molecule, by name."""
-        return self.contents.get(place, {}).get("others", {})
-
 
 class _Chosen(NamedTuple):
     """A molecule that gets a full card, with its place on the page and why it was chosen."""
@@ -218,10 +214,10 @@ def _explained(
     card: CardSettings, explanation: Explanation, smiles: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Explain changed molecules as the molecule was, and return their pictures and trust."""
-    prepared = list(enumerate(prepare_all(card.model, smiles)))
     about: dict[str, Any] = {"target": explanation.wanted, "training": card.training}
+    changes = dict(enumerate(smiles))
     shown = []
-    for result in explained_rows(card.model, prepared, card.explainer, **about).values():
+    for result in explained_rows(card.model, changes, card.explainer, **about).values():
         if isinstance(result, Exception):
             raise result
         changed, trust = result

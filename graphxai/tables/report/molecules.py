@@ -47,14 +47,6 @@ class MeasuredTable:
     notes: tuple[str, ...] = ()
     bounds: Mapping[str, Mapping[int, Bound]] = field(default_factory=dict)
 
-    def bounds_of(self, row: int) -> dict[str, Bound]:
-        """Return the bounds of one row by task."""
-        return {task: bounds[row] for task, bounds in self.bounds.items() if row in bounds}
-
-    def of(self, row: int) -> dict[str, float]:
-        """Return the values of one row by task."""
-        return {task: values[row] for task, values in self.values.items() if row in values}
-
 
 def measured_columns(
     table: Table, tasks: Sequence[Task], named: Mapping[str, str]
@@ -243,13 +235,17 @@ def _source_of_file(path: Path, tasks: Sequence[Task], settings: ReportSettings)
             row.number,
             row.name or "",
             MoleculeError(row.problem) if row.problem else row.smiles,
-            measured.of(row.number),
+            _of_row(measured.values, row.number),
             other_cells(row, source.others),
-            measured.bounds_of(row.number),
+            _of_row(measured.bounds, row.number),
         )
         for row in chain.from_iterable(source.chunks())
     )
     return ReportSource(rows, table.count(), path.name, True, measured, table.dialect)
+
+
+def _of_row(measured: Mapping[str, Mapping[int, Any]], row: int) -> dict[str, Any]:
+    return {task: by_row[row] for task, by_row in measured.items() if row in by_row}
 
 
 def _source_of_list(inputs: Any, names: Sequence[str] | None) -> ReportSource:
