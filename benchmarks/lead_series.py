@@ -40,10 +40,10 @@ def main() -> None:
     train, y = source.train, source.train.y[:, 0]
     networks = [fit.model for fit in fit_networks(source, args.run, print)]
     (by_network,) = unseen_readings(networks, source)
-    _, _, of_folds = choose_process(
+    process, _ = choose_process(
         source.tasks, train.smiles, train.y, source.folds, bounds=train.bounds
     )
-    predicted = share * of_folds.readings[0] + (1 - share) * by_network
+    predicted = share * process.of_folds[0].readings + (1 - share) * by_network
     series = defaultdict(list)
     for k, smiles in enumerate(train.smiles):
         series[MurckoScaffoldSmiles(smiles)].append(k)

@@ -93,9 +93,9 @@ def test_a_teacher_takes_a_process_and_the_forests_that_it_was_compared_with(mon
     y, folds = labels()[:, :2], choosing.scaffold_folds(SMILES, choosing.FOLDS)
     alone = choose_teacher(TASKS[:2], SMILES, y, folds=folds)
     no_bounds = np.full((*y.shape, 2), [-np.inf, np.inf])
-    process, forests, _ = choosing.choose_process(TASKS[:2], SMILES, y, folds, bounds=no_bounds)
+    process, forests = choosing.choose_process(TASKS[:2], SMILES, y, folds, bounds=no_bounds)
     fitted = forests | {"process": process}
-    for name in ("fit_forests", "fit_process", "_kernel_to_carriers"):
+    for name in ("fit_forests", "fit_process"):
         monkeypatch.setattr(choosing._SourceFitter, name, lambda *_: pytest.fail("again"))
     teacher = choose_teacher(TASKS[:2], SMILES, y, folds=folds, fitted=fitted)
     assert teacher.weights == alone.weights

@@ -28,11 +28,12 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
     """Fit a process to the training part, and read it as the folds say that were left out."""
     train, tasks, seed = source.train, source.tasks, source.settings.seed
     log("fitting a Gaussian process to the training part and without each fold, and two forests")
-    fitted, forests, of_folds = choose_process(
+    fitted, forests = choose_process(
         tasks, train.smiles, train.y, source.folds,
         bounds=train.bounds, seed=seed, show=source.training().show,
     )  # fmt: skip
-    outputs_of_folds = [of_folds.columns[k] for k in range(len(tasks))]
+    of_folds = list(fitted.of_folds.values())  # by task
+    outputs_of_folds = [each.columns for each in of_folds]
     similarity = nearest_of_other_folds(train.smiles, source.folds)
     read = [
         output_scale(task, outputs, y)
@@ -42,7 +43,7 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
     shift = np.concatenate([shift for _, shift in read])
     process, counts = fitted.process, fitted.carriers
     is_exact = len(counts[0]) == len(train.smiles)
-    noise = tuple(of_folds.noises[k] for k in range(len(tasks))) if is_exact else ()
+    noise = tuple(each.noise for each in of_folds) if is_exact else ()
     config = ProcessConfig(tasks, len(counts[0]), standardise, noise)
     carried = CarriedCounts.of(counts)
 
@@ -63,7 +64,7 @@ def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> 
         for task, columns, y in zip(tasks, model.config.columns, train.y.T, strict=True)
     ]
     models = [
-        partial(model_of, [of_folds.fitted[k][fold] for k in range(len(tasks))])
+        partial(model_of, [each.processes[fold] for each in of_folds])
         for fold in range(len(source.folds))
     ]
     return LearnedModel(

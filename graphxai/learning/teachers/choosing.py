@@ -8,7 +8,7 @@ predictions (Breiman 1996).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.scores import METRICS
 from graphxai.learning.teachers.forests import Forest, filled_labels, trees_for
 from graphxai.learning.teachers.gaussian_process import (
-    Kernel,
     Positions,
     Process,
     carriers_of,
@@ -32,6 +31,7 @@ from graphxai.learning.teachers.stacking import (
     FOLDS,
     MIN_LABELS,
     SOURCES,
+    FoldPredictions,
     ForestSource,
     MoleculeFeatures,
     ProcessSource,
@@ -75,52 +75,45 @@ def choose_teacher(
         show: as for `progress_bar`.
     """
     enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]
-    names = list(SOURCES)
     if not enough:
         folds = []
     elif folds is None:
         folds = scaffold_folds(smiles, FOLDS)
     similarity = nearest_of_other_folds(smiles, folds)
     known = fitted or {}
-    steps = len(MAX_FEATURES.keys() - known.keys()) * len(tasks)
-    if enough:
-        processes = len(SOURCES.keys() - MAX_FEATURES.keys() - known.keys())
-        steps += processes * (1 + len(folds) * len(NOISES)) + len(MAX_FEATURES) * len(folds)
+    process = known.get("process")
+    steps = len(MAX_FEATURES.keys() - known.keys()) * len(tasks) + len(MAX_FEATURES) * len(folds)
+    if enough and process is None:
+        steps += 1 + len(folds) * len(NOISES)
     title = "fitting teachers" if weigh else "fitting forests"
     with progress_bar(title, steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))
         filled = y if bounds is None else filled_labels(tasks, features.forest, y, bounds, seed)
         fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
-        processes_known = {n: each for n, each in known.items() if isinstance(each, ProcessSource)}
-        predicted = {
-            name: fitter.predict_folds(name, folds, enough)
-            for name in names
-            if enough and name not in processes_known
-        }
-        readings = {name: each.readings for name, each in predicted.items()}
-        readings |= {name: each.unseen for name, each in processes_known.items()}
-        stacks = {
-            k: _stacked(tasks[k], {name: readings[name][k] for name in names}, y[:, k])
-            for k in enough
-        }
+        readings = {name: fitter.unseen_by_forests(name, folds, enough) for name in MAX_FEATURES}
         # fitted to every task, as baselines, whatever their weight
         sources: dict[str, ForestSource | ProcessSource] = {
             name: known.get(name) or fitter.fit_forests(name) for name in MAX_FEATURES
         }
-        sources |= processes_known
-        for name, of_folds in predicted.items():
-            if of_folds.noises:
-                sources[name] = fitter.fit_process(name, of_folds)
+        if enough and process is None:
+            process = fitter.fit_process(folds, enough)
+        if isinstance(process, ProcessSource):
+            sources["process"] = process
+            readings["process"] = {k: each.readings for k, each in process.of_folds.items()}
+    stacks = {
+        k: _stacked(tasks[k], {name: readings[name][k] for name in SOURCES}, y[:, k])
+        for k in enough
+    }
     positions = range(len(tasks))
     return Teacher(
         tuple(tasks),
         sources,
-        weights=tuple(stacks[k].weights if k in stacks else None for k in positions),
-        out_of_fold=tuple(stacks[k].scores if k in stacks else {} for k in positions),
+        weights=tuple(stacks[k][0] if k in stacks else None for k in positions),
+        out_of_fold=tuple(stacks[k][1] if k in stacks else {} for k in positions),
         metrics=tuple(next(iter(METRICS[task.kind])) for task in tasks),
         unseen={
-            tasks[k].name: Unseen(stack.readings, y[:, k].copy(), similarity)
-            for k, stack in stacks.items()
+            tasks[k].name: Unseen(stack, y[:, k].copy(), similarity)
+            for k, (_, _, stack) in stacks.items()
         },
     )
 
@@ -134,54 +127,19 @@ def choose_process(
     bounds: FloatArray,
     seed: int = 0,
     show: bool | None = False,
-) -> tuple[ProcessSource, dict[str, ForestSource], FoldPredictions]:
+) -> tuple[ProcessSource, dict[str, ForestSource]]:
     """Fit a process to all tasks, and forests to compare with. See `choose_teacher`.
 
     Returns:
-        The process, with the noise that predicts the folds best; the forests, by name; and what
-        the process predicts for each fold without it.
+        The process, with the noise that predicts the folds best; and the forests, by name.
     """
     steps = len(NOISES) * len(folds) + 1 + len(MAX_FEATURES) * len(tasks)
     with progress_bar("fitting a process and forests", steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))
         filled = filled_labels(tasks, features.forest, y, bounds, seed)
         fitter = _SourceFitter(tuple(tasks), features, filled, seed, advance)
-        of_folds = fitter.predict_folds("process", folds, range(len(tasks)))
-        process = fitter.fit_process("process", of_folds)
-        return process, {name: fitter.fit_forests(name) for name in MAX_FEATURES}, of_folds
-
-
-@dataclass(frozen=True, eq=False)
-class FoldPredictions:
-    """What a source predicts for each molecule when it is fitted to the other folds.
-
-    Attributes:
-        readings: the predictions (n,) or (n, classes), by position of the task.
-        noises: the noise that suits a process best, by position of the task; none for forests.
-        columns: what a process with this noise predicts, before it is read (n, columns of a task).
-        fitted: the processes with this noise, one without each fold.
-    """
-
-    readings: Mapping[int, FloatArray]
-    noises: Mapping[int, float] = field(default_factory=dict)
-    columns: Mapping[int, FloatArray] = field(default_factory=dict)
-    fitted: Mapping[int, Sequence[Process]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class _Stack:
-    """The weighted mean of the sources for a task.
-
-    Attributes:
-        weights: the weights of the sources that are used, which sum to 1.
-        scores: the leading score of every source, and of the mean ("stack"), for molecules whose
-            scaffolds were left out.
-        readings: the mean's predictions for these molecules (n,) or (n, classes).
-    """
-
-    weights: dict[str, float]
-    scores: dict[str, float]
-    readings: FloatArray
+        process = fitter.fit_process(folds, range(len(tasks)))
+        return process, {name: fitter.fit_forests(name) for name in MAX_FEATURES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,14 +154,14 @@ class _SourceFitter:
     y: FloatArray
     seed: int
     advance: Progress
-    kernels: dict[str, tuple[Kernel, Positions]] = field(default_factory=dict)
 
-    def predict_folds(
+    def unseen_by_forests(
         self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> FoldPredictions:
-        """Predict each molecule from the other folds, for the tasks with enough labels."""
-        if name not in MAX_FEATURES:
-            return self._predict_folds_by_process(name, folds, enough)
+    ) -> dict[int, FloatArray]:
+        """Predict each molecule from the other folds, by position of the tasks with enough labels.
+
+        The predictions are (n,), or (n, classes).
+        """
         inputs, readings = getattr(self.features, name), {}
         for k in enough:
             task, n = self.tasks[k], len(self.y)
@@ -216,7 +174,7 @@ class _SourceFitter:
                     forest = self._forest(name, k, rest, share=0.25)  # of the trees
                     readings[k][fold] = forest.predict(inputs[fold])
             self.advance(1)
-        return FoldPredictions(readings)
+        return readings
 
     def fit_forests(self, name: str) -> ForestSource:
         """Fit a forest to every task that has labels."""
@@ -245,18 +203,14 @@ class _SourceFitter:
             seed=self.seed,
         )
 
-    def _predict_folds_by_process(
-        self, name: str, folds: Sequence[Positions], enough: Sequence[int]
-    ) -> FoldPredictions:
-        """Predict each molecule from the other folds, with the better of two noises."""
+    def fit_process(self, folds: Sequence[Positions], enough: Sequence[int]) -> ProcessSource:
+        """Fit a process to the tasks with enough labels, with noises that suit the folds best."""
         tasks = {k: self.tasks[k] for k in enough}
-        labels, kernel, carriers = (process_columns(tasks, self.y), *self._kernel_to_carriers(name))
-        best: dict[int, FloatArray] = {}
-        noises: dict[int, float] = {}
-        raw: dict[int, FloatArray] = {}
-        fitted: dict[int, list[Process]] = {}
+        labels, carriers = process_columns(tasks, self.y), carriers_of(len(self.y), self.seed)
+        carried = tuple(part[carriers] for part in self.features.process)
+        kernel = similarity(self.features.process, carried)
         columns = dict(zip(enough, TaskSet(tuple(tasks.values())).columns, strict=True))
-        errors = dict.fromkeys(enough, np.inf)
+        of_folds: dict[int, FoldPredictions] = {}
         for noise in NOISES:
             predicted, processes = np.full(labels.shape, np.nan), []
             for fold in folds:
@@ -267,40 +221,20 @@ class _SourceFitter:
                 predicted[fold] = process.predict(kernel[fold])
                 self.advance(1)
             for k, readings in process_readings(tasks, predicted).items():
-                labelled = _labelled(self.y[:, k])
+                labelled, part = _labelled(self.y[:, k]), columns[k]
                 error = float((_errors(readings[labelled], self.y[labelled, k]) ** 2).mean())
-                if k not in best or error < errors[k]:
-                    best[k], noises[k], errors[k] = readings, noise, error
-                    raw[k] = predicted[:, columns[k]]
-                    fitted[k] = [
-                        replace(
-                            each, weights=each.weights[:, columns[k]], means=each.means[columns[k]]
-                        )
+                if k not in of_folds or error < of_folds[k].error:
+                    of_task = [
+                        replace(each, weights=each.weights[:, part], means=each.means[part])
                         for each in processes
                     ]
-        return FoldPredictions(best, noises, raw, fitted)
-
-    def fit_process(self, name: str, of_folds: FoldPredictions) -> ProcessSource:
-        """Fit a process with the noises that predict the folds best."""
-        noises = of_folds.noises
-        tasks = {k: self.tasks[k] for k in noises}
-        kernel, carriers = self._kernel_to_carriers(name)
-        each = [noises[k] for k, task in tasks.items() for _ in range(task.num_outputs)]
-        process = Process.fit(kernel, carriers, process_columns(tasks, self.y), each)
+                    of_folds[k] = FoldPredictions(
+                        error, noise, readings, predicted[:, part], of_task
+                    )
+        noises = [of_folds[k].noise for k, task in tasks.items() for _ in range(task.num_outputs)]
+        process = Process.fit(kernel, carriers, labels, noises)
         self.advance(1)
-        fingerprints = tuple(part[carriers] for part in getattr(self.features, name))
-        return ProcessSource(name, tasks, process, fingerprints, of_folds.readings)
-
-    def _kernel_to_carriers(self, name: str) -> tuple[Kernel, Positions]:
-        """Return the kernel (n, m) to the carriers, and their positions (m,)."""
-        if name not in self.kernels:
-            fingerprints, carriers = (
-                getattr(self.features, name),
-                carriers_of(len(self.y), self.seed),
-            )
-            chosen = tuple(part[carriers] for part in fingerprints)
-            self.kernels[name] = similarity(fingerprints, chosen), carriers
-        return self.kernels[name]
+        return ProcessSource(tasks, process, carried, of_folds)
 
 
 def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatArray:
@@ -320,8 +254,15 @@ def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatAr
     return weights / weights.sum()
 
 
-def _stacked(task: Task, predicted: Mapping[str, FloatArray], y: FloatArray) -> _Stack:
-    """Weigh a task's sources by their out-of-fold predictions, and score these and their mean."""
+def _stacked(
+    task: Task, predicted: Mapping[str, FloatArray], y: FloatArray
+) -> tuple[dict[str, float], dict[str, float], FloatArray]:
+    """Weigh a task's sources by their out-of-fold predictions.
+
+    Returns:
+        The weights of the sources that are used, which sum to 1; the leading score of every source,
+        and of their mean ("stack"); and the predictions of the mean (n,) or (n, classes).
+    """
     kept = dict(predicted)
     weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
     while min(weights.values()) < LEAST:
@@ -335,7 +276,7 @@ def _stacked(task: Task, predicted: Mapping[str, FloatArray], y: FloatArray) -> 
         name: float(score(readings[complete], y[complete])) if complete.any() else np.nan
         for name, readings in judged.items()
     }
-    return _Stack(weights, scores, stack)
+    return weights, scores, stack
 
 
 def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,23 +81,38 @@ class ForestSource:
         return {k: self.forests[k].predict(getattr(features, self.source)) for k in chosen}
 
 
-@dataclass(frozen=True, eq=False)
-class ProcessSource:
-    """A Gaussian process on one kind of fingerprints, for several tasks.
+class FoldPredictions(NamedTuple):
+    """What processes predict of a task for the molecules of the fold that each of them lacks.
 
     Attributes:
-        source: the fingerprints, a key of `SOURCES`.
-        tasks: by position, in the order of the process's columns.
-        carriers: fingerprints (m, F) of the molecules that carry it.
-        unseen: by position of the task, what a process without its fold predicts for each training
-            molecule (n,) or (n, classes).
+        error: the mean squared error.
+        noise: the noise of the processes, which suits them best.
+        readings: the predictions (n,) or (n, classes).
+        columns: the same before it is read (n, columns of the task).
+        processes: the processes, one without each fold.
     """
 
-    source: str
+    error: float
+    noise: float
+    readings: FloatArray
+    columns: FloatArray
+    processes: Sequence[Process]
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessSource:
+    """A Gaussian process on counts of structures, for several tasks.
+
+    Attributes:
+        tasks: by position, in the order of the process's columns.
+        carriers: counts (m, F) of the molecules that carry it.
+        of_folds: by position of the task, what processes without a fold predict for it.
+    """
+
     tasks: Mapping[int, Task]
     process: Process
     carriers: tuple[NDArray[Any], ...]
-    unseen: Mapping[int, FloatArray]
+    of_folds: Mapping[int, FoldPredictions]
 
     def predict(
         self, features: MoleculeFeatures, tasks: Collection[int] | None = None
