@@ -52,8 +52,8 @@ def brier(probability: FloatArray, truth: FloatArray) -> float:
     return float(np.mean(((probability - hot) ** 2).sum(1)))
 
 
-def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
-    """Return the expected calibration error in ten bins of equal width.
+def calibration_error(probability: FloatArray, truth: FloatArray, bins: int = 10) -> float:
+    """Return the expected calibration error in bins of equal width.
 
     With several classes, the likeliest one is judged.
     """
@@ -61,8 +61,8 @@ def calibration_error(probability: FloatArray, truth: FloatArray) -> float:
     if probability.ndim == 2:
         right = (probability.argmax(1) == truth).astype(np.float64)
         probability = probability.max(1)
-    bins = np.minimum((probability * 10).astype(int), 9)
-    gap = np.bincount(bins, probability - right, minlength=10)
+    bin_of = np.minimum((probability * bins).astype(int), bins - 1)
+    gap = np.bincount(bin_of, probability - right, minlength=bins)
     return float(np.abs(gap).sum() / len(right))
 
 

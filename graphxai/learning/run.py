@@ -27,7 +27,6 @@ from graphxai.learning.settings import (
     EnsembleSettings,
     GraphSettings,
     TableSettings,
-    literal,
     repeating,
 )
 from graphxai.learning.table import split_table
@@ -35,7 +34,7 @@ from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.learning.writing import record_run, write_run
 from graphxai.models.graphormer import load_model
 from graphxai.models.process import mean_of
-from graphxai.runtime.options import with_options
+from graphxai.runtime.options import literal, with_options
 from graphxai.runtime.writing import folder_at, write_whole
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ PyTorch.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import compress
@@ -16,14 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graphxai.runtime.notices import warn
-from graphxai.runtime.options import documented, option
+from graphxai.runtime.options import call_of, changes, documented, literal, option, written
 
 warn_once = cache(warn)
 KEPT_TEACHER = (
     "keep_teacher does nothing any more: a teacher is not stored. Its process, as a model of its"
     " own (model='process'), is as good on most tables, and is explained."
 )
-NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
 CHOSEN_FOR_A_RUN = (
     "seed", "epochs", "bears_removal", "accelerator", "devices", "precision", "progress",
 )  # fmt: skip
@@ -183,31 +181,6 @@ def repeating(
         for name, value in changed.items()
     ]
     return " ".join(["graphxai train", recipe, f"--out runs/{recipe}", *options])
-
-
-def changes(settings: Any, usual: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, with their values, in which a recipe is not the usual."""
-    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {
-        name: value
-        for name, value in values.items()
-        if value != getattr(usual, name) and name not in NOT_ON_CARDS
-    }
-
-
-def written(values: dict[str, Any]) -> dict[str, str]:
-    """Return the values of arguments as they are written in Python."""
-    return {name: literal(value) for name, value in values.items()}
-
-
-def literal(value: Any) -> str:
-    """Return a value as it is written in Python, and a path as its text."""
-    return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
-
-
-def call_of(function: str, positional: Sequence[str], named: Mapping[str, str]) -> str:
-    """Return the text of a call whose arguments are texts."""
-    return f"{function}({', '.join([*positional, *(f'{n}={text}' for n, text in named.items())])})"
 
 
 @dataclass(frozen=True)

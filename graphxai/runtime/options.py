@@ -6,6 +6,7 @@ Functions that hand on keywords show them one by one, and misspelt names get a s
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SAME: Any = object()  # as the default of an option: that of Python
+NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -89,6 +91,31 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
     """
     require_options(options, [each.name for each in fields(settings)], function)
     return replace(settings, **options)
+
+
+def changes(settings: Any, usual: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, with their values, in which a recipe is not the usual."""
+    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
+    return {
+        name: value
+        for name, value in values.items()
+        if value != getattr(usual, name) and name not in NOT_ON_CARDS
+    }
+
+
+def written(values: dict[str, Any]) -> dict[str, str]:
+    """Return the values of arguments as they are written in Python."""
+    return {name: literal(value) for name, value in values.items()}
+
+
+def literal(value: Any) -> str:
+    """Return a value as it is written in Python, and a path as its text."""
+    return repr(os.fspath(value) if isinstance(value, os.PathLike) else value)
+
+
+def call_of(function: str, positional: Sequence[str], named: Mapping[str, str]) -> str:
+    """Return the text of a call whose arguments are texts."""
+    return f"{function}({', '.join([*positional, *(f'{n}={text}' for n, text in named.items())])})"
 
 
 def documented(settings_class: type[Settings]) -> type[Settings]:

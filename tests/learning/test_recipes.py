@@ -247,17 +247,17 @@ def test_labelling_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         label_molecules(*arguments, lambda: CountingTeacher(2), resume=True, show=False)
     teacher = CountingTeacher()
-    labelled = label_molecules(*arguments, lambda: teacher, resume=True, show=False)
+    new, labels, left_out = label_molecules(*arguments, lambda: teacher, resume=True, show=False)
     assert teacher.parts == 1000 - 1  # one of three parts was left
-    assert labelled.smiles == smiles
-    assert labelled.labels[:, 0].tolist() == [len(text) for text in smiles]
-    assert labelled.left_out.tolist() == [[0.5]]
+    assert new == smiles
+    assert labels[:, 0].tolist() == [len(text) for text in smiles]
+    assert left_out.tolist() == [[0.5]]
 
     def never() -> CountingTeacher:
         raise AssertionError("nothing is left to label")
 
-    again = label_molecules(*arguments, never, resume=True, show=False)
-    np.testing.assert_array_equal(again.labels, labelled.labels)
+    _, again, _ = label_molecules(*arguments, never, resume=True, show=False)
+    np.testing.assert_array_equal(again, labels)
     assert made == [1]
     teacher = CountingTeacher()
     label_molecules(tmp_path, {"seed": 1}, make, lambda: teacher, resume=True, show=False)

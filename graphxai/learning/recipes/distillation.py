@@ -246,7 +246,7 @@ def distil(
         log("fitting forests and a Gaussian process to the training part")
         return LinkedTeacher.fit(tasks, smiles, train.y, links, settings.show)
 
-    new = label_molecules(
+    new, labels, left_out = label_molecules(
         out / "labels",
         {"train": smiles, "y": np.nan_to_num(train.y, nan=-1e9).tolist(), "molecules": molecules},
         recombine,
@@ -254,7 +254,7 @@ def distil(
         resume=resume,
         show=settings.show,
     )
-    halfway = (train.y + new.left_out) / 2
+    halfway = (train.y + left_out) / 2
     y = source.y.copy()
     y[list(train.positions)] = np.where(np.isnan(halfway), train.y, halfway)
     return finetune(
@@ -263,24 +263,8 @@ def distil(
         init_weights=first,
         settings=settings,
         resume=resume,
-        extra=labelled(encoded_molecules(new.smiles, first.config, settings), new.labels),
+        extra=labelled(encoded_molecules(new, first.config, settings), labels),
     ).model
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledMolecules:
-    """New molecules with a teacher's labels.
-
-    Attributes:
-        smiles: the molecules (m,).
-        labels: their labels (m, tasks).
-        left_out: the teacher's prediction for each of its training molecules, made without that
-            molecule (n, tasks).
-    """
-
-    smiles: list[str]
-    labels: FloatArray
-    left_out: FloatArray
 
 
 def label_molecules(
@@ -291,7 +275,7 @@ def label_molecules(
     *,
     resume: bool,
     show: bool | None = None,
-) -> LabelledMolecules:
+) -> tuple[list[str], FloatArray, FloatArray]:
     """Make molecules and let a teacher label them, 500 at a time. Each part is stored.
 
     The teacher is fitted only if something is left for it to do.
@@ -300,6 +284,10 @@ def label_molecules(
         folder: where the molecules and labels are stored. Files of another identity are deleted.
         identity: what must be the same for stored labels to be used, as JSON values.
         show: as for `progress_bar`.
+
+    Returns:
+        The new molecules (m,); their labels (m, tasks); and the teacher's prediction for each of
+        its training molecules, made without that molecule (n, tasks).
     """
     teacher = cache(fit_teacher)
     folder_at(folder)
@@ -317,7 +305,7 @@ def label_molecules(
     for number, part in enumerate(in_chunks(stored, "labelling", size=PART, show=show)):
         path = folder / f"labels-{number:05d}.npy"
         labels.append(stored_array(path, lambda part=part: teacher().predict(part)))  # type: ignore[misc]
-    return LabelledMolecules(stored, np.concatenate(labels) if labels else left_out[:0], left_out)
+    return stored, np.concatenate(labels) if labels else left_out[:0], left_out
 
 
 def stored_array(path: Path, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:

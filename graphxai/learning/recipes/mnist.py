@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import binomtest
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.contract.prediction_metrics import calibration_error
 from graphxai.contract.tasks import Task
 from graphxai.datasets.mnist import deform, load_mnist, mnist_files
 from graphxai.datasets.splits import Split
@@ -26,15 +28,7 @@ from graphxai.learning.card import coverage_text
 from graphxai.learning.fit import fit, require_hardware, require_new
 from graphxai.learning.predicting import predict
 from graphxai.learning.removal import removal_facts, removal_text
-from graphxai.learning.settings import (
-    DIGIT_EPOCHS,
-    DigitSettings,
-    TrainingSettings,
-    call_of,
-    changes,
-    repeating,
-    written,
-)
+from graphxai.learning.settings import DIGIT_EPOCHS, DigitSettings, TrainingSettings, repeating
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
     Graphormer,
@@ -43,7 +37,7 @@ from graphxai.models.graphormer import (
     measure_mean_node,
     save_checkpoint,
 )
-from graphxai.runtime.options import with_options
+from graphxai.runtime.options import call_of, changes, with_options, written
 from graphxai.runtime.progress import progress_bar
 
 RECIPE = TrainingSettings(
@@ -191,32 +185,27 @@ def calibrate(model: Graphormer, outputs: Tensor, y: Tensor) -> float:
     return temperature
 
 
-def measure(outputs: Tensor, y: Tensor, bins: int = 15) -> dict[str, Any]:
+def measure(outputs: Tensor, y: Tensor) -> dict[str, Any]:
     """Compute accuracy with a 95 % interval (Wilson), cross-entropy, calibration, confusions.
 
     The outputs (G, C) are logits, and y (G,) are classes. `ece` is the expected calibration error
-    over `bins` equal bins of the confidence. `confused` lists the five most frequent confusions as
+    over 15 equal bins of the confidence. `confused` lists the five most frequent confusions as
     (true, predicted, count).
     """
-    confidence, predicted = outputs.softmax(-1).max(-1)
-    right = (predicted == y).double()
-    n, p, z = len(y), float(right.mean()), 1.959964
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    interval = [(middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)]
-    index = (confidence * bins).long().clamp(max=bins - 1)
-    gap = torch.zeros(bins, dtype=torch.double).index_add_(0, index, right - confidence.double())
-    classes = outputs.shape[1]
-    table = torch.bincount(y * classes + predicted, minlength=classes * classes)
-    table = table.reshape(classes, classes)
-    wrong = table - torch.diag(table.diag())
-    worst = wrong.flatten().argsort(descending=True, stable=True)[:5].tolist()
+    from sklearn.metrics import confusion_matrix
+
+    right, classes = outputs.argmax(-1) == y, outputs.shape[1]
+    interval = binomtest(int(right.sum()), len(y)).proportion_ci(method="wilson")
+    table = confusion_matrix(y, outputs.argmax(-1), labels=range(classes))  # (true, predicted)
+    wrong = (table - np.diag(table.diagonal())).ravel()
+    worst = (-wrong).argsort(kind="stable")[:5].tolist()
     return {
-        "accuracy": p,
-        "interval": interval,
+        "accuracy": float(right.double().mean()),
+        "interval": [float(interval.low), float(interval.high)],
         "cross_entropy": float(F.cross_entropy(outputs, y)),
-        "ece": float(gap.abs().sum() / n),
-        "recall": (table.diag() / table.sum(1).clamp(min=1)).tolist(),
-        "confused": [[k // classes, k % classes, int(wrong.flatten()[k])] for k in worst],
+        "ece": calibration_error(outputs.double().softmax(-1).numpy(), y.numpy(), bins=15),
+        "recall": (table.diagonal() / table.sum(1).clip(min=1)).tolist(),
+        "confused": [[k // classes, k % classes, int(wrong[k])] for k in worst],
     }
 
 

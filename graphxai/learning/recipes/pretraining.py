@@ -10,7 +10,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,9 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, require_lightning
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.distillation import stored_array
-from graphxai.learning.settings import (
-    RunSettings,
-    TrainingSettings,
-    call_of,
-    changes,
-    literal,
-    repeating,
-    written,
-)
+from graphxai.learning.settings import RunSettings, TrainingSettings, repeating
 from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
+from graphxai.runtime.options import call_of, changes, literal, written
 from graphxai.runtime.progress import in_chunks
 
 FloatArray = NDArray[np.float32]
@@ -45,26 +38,6 @@ PRETRAINING = TrainingSettings(
 HELD_OUT = 1000  # molecules of the validation curve
 # Weights of the groups in the loss: 2,048 environments are rare events whose losses are small.
 ENVIRONMENT_WEIGHT, DESCRIPTOR_WEIGHT = 30.0, 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Targets:
-    """What a network learns to predict for n molecules.
-
-    Attributes:
-        values: the values of the tasks (n, tasks), NaN where one is missing.
-    """
-
-    tasks: list[Task]
-    values: FloatArray
-    weights: list[float]
-
-    def __add__(self, other: Targets) -> Targets:
-        return Targets(
-            self.tasks + other.tasks,
-            np.concatenate([self.values, other.values], axis=1),
-            self.weights + other.weights,
-        )
 
 
 def pretrain(
@@ -108,8 +81,8 @@ def pretrain(
     new = recombine(sources, recombined, seed=settings.seed, max_atoms=60)
     smiles = list(dict.fromkeys([*smiles, *without(new, exclude)]))
     log(f"{len(smiles):,} molecules, {len(smiles) - read:,} of them recombined")
-    targets = describe(smiles, out / "targets", count, settings)
-    result = _fit(smiles, targets, settings, out / "run", resume)
+    described = describe(smiles, out / "targets", count, settings)
+    result = _fit(smiles, *described, settings, out / "run", resume)
     metadata = {
         "molecules": len(smiles),
         "recombined": len(smiles) - read,
@@ -133,8 +106,10 @@ def pretrain(
     )
 
 
-def describe(smiles: Sequence[str], cache: Path, count: int, settings: TrainingSettings) -> Targets:
-    """Compute the targets of molecules.
+def describe(
+    smiles: Sequence[str], cache: Path, count: int, settings: TrainingSettings
+) -> tuple[list[Task], FloatArray, list[float]]:
+    """Return the tasks of n molecules, their values (n, tasks), and the weights of the tasks.
 
     Descriptors take minutes, so the folder `cache` keeps them for a resumed run.
     """
@@ -144,13 +119,10 @@ def describe(smiles: Sequence[str], cache: Path, count: int, settings: TrainingS
         return np.concatenate([descriptors(part) for part in chunks])
 
     learned, tasks = learned_descriptors(stored_array(cache / "descriptors.npy", descriptors_of))
-    targets = Targets(tasks, learned.astype(np.float32), _shares(DESCRIPTOR_WEIGHT, len(tasks)))
-    names = [f"environment {k}" for k in range(count)]
-    return targets + Targets(
-        [Task(name, "binary", ("absent", "present")) for name in names],
-        environments(smiles, count).astype(np.float32),
-        _shares(ENVIRONMENT_WEIGHT, count),
-    )
+    values = [learned.astype(np.float32), environments(smiles, count).astype(np.float32)]
+    weights = [DESCRIPTOR_WEIGHT / len(tasks)] * len(tasks) + [ENVIRONMENT_WEIGHT / count] * count
+    tasks += [Task(f"environment {k}", "binary", ("absent", "present")) for k in range(count)]
+    return tasks, np.concatenate(values, axis=1), weights
 
 
 def learned_descriptors(
@@ -165,18 +137,14 @@ def learned_descriptors(
     return np.clip(values, mean - limit * deviation, mean + limit * deviation), tasks
 
 
-def _shares(total: float, count: int) -> list[float]:
-    """Divide a weight evenly among targets."""
-    return [total / count] * count
-
-
 def _fit(
-    smiles: Sequence[str], targets: Targets, settings: TrainingSettings, out: Path, resume: bool
-) -> FitResult:
-    """Fit a network to the targets, with at most a thousand molecules for validation."""
-    config = molecule_config(targets.tasks, dropout=0.0, attention_dropout=0.0)
+    smiles: Sequence[str], tasks: Sequence[Task], values: FloatArray, weights: Sequence[float],
+    settings: TrainingSettings, out: Path, resume: bool,
+) -> FitResult:  # fmt: skip
+    """Fit a network to values (n, tasks), with at most a thousand molecules for validation."""
+    config = molecule_config(tasks, dropout=0.0, attention_dropout=0.0)
     graphs = encoded_molecules(smiles, config, settings)
-    for graph, y in zip(graphs, torch.from_numpy(targets.values), strict=True):
+    for graph, y in zip(graphs, torch.from_numpy(values), strict=True):
         graph.y = y[None]
     order = np.random.default_rng(settings.seed).permutation(len(graphs))
     held_out = min(HELD_OUT, len(graphs) // 10)
@@ -185,7 +153,7 @@ def _fit(
         Graphormer(config),
         [graphs[k] for k in order[held_out:]],
         [graphs[k] for k in order[:held_out]],
-        replace(settings, task_weights=tuple(targets.weights)),
+        replace(settings, task_weights=tuple(weights)),
         out,
         resume=resume,
     )

@@ -35,7 +35,7 @@ from graphxai.learning.fit import (
     start_at_frequencies,
 )
 from graphxai.learning.predicting import encode_all
-from graphxai.learning.settings import RunSettings, TrainingSettings, literal, repeating
+from graphxai.learning.settings import RunSettings, TrainingSettings, repeating
 from graphxai.learning.source import Source
 from graphxai.models.graphormer import (
     Graphormer,
@@ -45,7 +45,7 @@ from graphxai.models.graphormer import (
     measure_mean_node,
     save_checkpoint,
 )
-from graphxai.runtime.options import with_options
+from graphxai.runtime.options import literal, with_options
 
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
