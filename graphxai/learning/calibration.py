@@ -158,17 +158,10 @@ def task_temperature(task: Task, outputs: Tensor, y: Tensor) -> float | None:
     if task.kind == "regression" or len(y) < MIN_FOR_TEMPERATURE or len(y.unique()) < 2:
         return None
     if task.kind == "binary":
-        return fit_temperature(outputs[:, 0], y)
+        return best_temperature(
+            lambda t: F.binary_cross_entropy_with_logits(outputs[:, 0] / t, y.double())
+        )
     return best_temperature(lambda t: F.cross_entropy(outputs / t, y.long()))
-
-
-def fit_temperature(logits: Tensor, active: Tensor) -> float:
-    """Find the temperature T for which sigmoid(logits / T) fits the labels best (Guo 2017).
-
-    Logits (G,) and labels `active` (G,) are those of validation graphs.
-    """
-    logits, active = logits.double(), active.double()
-    return best_temperature(lambda t: F.binary_cross_entropy_with_logits(logits / t, active))
 
 
 def best_temperature(loss: Callable[[float], Tensor], grid: Tensor = TEMPERATURES) -> float:

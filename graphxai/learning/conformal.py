@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rdkit import Chem, rdBase
 
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits
+from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits, parsed
 from graphxai.datasets.labels import read_measured
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import EDGE, FAR, TrainingSet
@@ -169,18 +168,14 @@ def unseen_by_task(readings: Sequence[FloatArray], part: Part, train: Part) -> l
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
     """Return the ECFP4 Tanimoto similarity of each molecule to the nearest training one, (n,)."""
-    with rdBase.BlockLogs():
-        bits, training_bits = (
-            [ecfp4_bits(Chem.MolFromSmiles(s)) for s in each] for each in (smiles, training)
-        )
+    bits, training_bits = (list(map(ecfp4_bits, parsed(each))) for each in (smiles, training))
     table = BitTable(packed_bits(training_bits))
     return np.array([table.similarities(molecule).max() for molecule in bits])
 
 
 def nearest_of_other_folds(smiles: Sequence[str], folds: Sequence[Any]) -> FloatArray:
     """Return the similarity of each molecule to the nearest one of the other folds, (n,)."""
-    with rdBase.BlockLogs():
-        bits = [ecfp4_bits(Chem.MolFromSmiles(each)) for each in smiles]
+    bits = list(map(ecfp4_bits, parsed(smiles)))
     table, nearest = BitTable(packed_bits(bits)), np.zeros(len(smiles))
     for fold in folds:
         for place in fold:

@@ -177,43 +177,17 @@ def _uninformative(of_task: Mapping[str, Any], unit: str) -> str:
     )
 
 
-def leak_warnings(
-    targets: Sequence[TargetColumn],
-    y: FloatArray,
-    tasks: Sequence[Task],
-    outputs: FloatArray,
-    weights: str,
-) -> list[str]:
-    """Warn if the weights to start from seem to have been trained on a table's labels.
-
-    Args:
-        y: the labels of some molecules (n, targets), NaN where one is missing.
-        tasks: the tasks of the model that has these weights.
-        outputs: what that model predicts for the molecules (n, columns), all tasks side by side.
-
-    Returns:
-        The warning, or an empty list.
-    """
-    reasons = labels_met(targets, y, tasks, outputs)
-    if not reasons:
-        return []
-    return [
-        f"the weights {weights!r} seem to have been trained on these labels:"
-        f" {', '.join(reasons)}; if so, they have seen test labels and the scores below are too"
-        " good; --init-weights none gives honest scores"
-    ]
-
-
 def labels_met(
     targets: Sequence[TargetColumn], y: FloatArray, tasks: Sequence[Task], outputs: FloatArray
 ) -> list[str]:
-    """Give reasons to suspect that a model was trained on labels y (n, targets).
+    """Give reasons to suspect that a model was trained on labels y (n, targets), NaN where missing.
 
     There is one reason for each suspicious column. Columns with fewer than 50 labels or more than
     two classes are recognised only by name.
 
     Args:
-        tasks, outputs: the model's tasks, and what it predicts for the molecules (n, columns).
+        tasks: the tasks of the model.
+        outputs: what it predicts for the molecules (n, columns), all tasks side by side.
     """
     names = {task.name for task in tasks}
     reasons = []

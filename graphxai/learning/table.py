@@ -31,7 +31,7 @@ from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.processes.process import learn_process
 from graphxai.learning.reliability import (
     bound_notes,
-    leak_warnings,
+    labels_met,
     reachable,
     teacher_ahead,
     uninformative,
@@ -366,8 +366,12 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
         start = load_checkpoint(locate(settings.init_weights))
         checked = np.linspace(0, len(y) - 1, min(len(y), CHECKED_FOR_LEAKS)).astype(int)
         outputs = predict(start, [graphs[k] for k in checked]).double().numpy()
-        name = str(settings.init_weights)
-        warnings = leak_warnings(table.targets, y[checked], start.config.tasks, outputs, name)
+        if reasons := labels_met(table.targets, y[checked], start.config.tasks, outputs):
+            warnings.append(
+                f"the weights {str(settings.init_weights)!r} seem to have been trained on these"
+                f" labels: {', '.join(reasons)}; if so, they have seen test labels and the scores"
+                " below are too good; --init-weights none gives honest scores"
+            )
     warnings += _rare_classes(table.targets, training_labels)
     return TableSource(graphs, y, parts, config, table, settings, tuple(warnings))
 

@@ -16,7 +16,7 @@ from graphxai.contract.prediction_metrics import score_task
 from graphxai.contract.tasks import Task
 from graphxai.datasets.features import ATOM_CARDINALITIES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import molecule_to_data
-from graphxai.learning.calibration import fit_temperature, scale_logits
+from graphxai.learning.calibration import scale_logits, task_temperature
 from graphxai.learning.fit import FitResult, evaluate, fit, initialise
 from graphxai.learning.predicting import SizeBuckets, encode_all, make_loaders, predict
 from graphxai.learning.scores import Objective, measure
@@ -532,7 +532,8 @@ def test_calibration_is_measured_and_the_temperature_folded_into_the_head() -> N
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4000, generator=generator)
     active = (torch.rand(4000, generator=generator) < logits.sigmoid()).float()
-    assert fit_temperature(3 * logits, active) == pytest.approx(3.0, rel=0.1)
+    task = Task("active", "binary", ("no", "yes"))
+    assert task_temperature(task, 3 * logits[:, None], active) == pytest.approx(3.0, rel=0.1)
     readings = {
         name: (factor * logits).sigmoid().double().numpy()
         for name, factor in (("calibrated", 1), ("overconfident", 3))
