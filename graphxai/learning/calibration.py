@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_task
 from graphxai.learning.predicting import encode_all, task_readings
@@ -24,7 +23,6 @@ from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
 from graphxai.models.process import SummedModel
 
-FloatArray = NDArray[np.float64]
 MIN_FOR_TEMPERATURE = 20  # labels
 TEMPERATURES = torch.linspace(math.log(0.25), math.log(4.0), 401).exp()  # that are tried
 LEAST = 1e-6  # the least probability that is told from 0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.labels import LabelsKind, with_unit
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from graphxai.datasets.open_graph_benchmark import OgbMolecules
 
-FloatArray = NDArray[np.float64]
 CHECKS = ("check", "target", "count", "done")
 RECORDS = ("row", "smiles", "check", "target", "done", "reason")
 

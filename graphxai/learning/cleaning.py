@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS
@@ -33,8 +33,6 @@ from graphxai.learning.merging import (
     read_rows,
 )
 from graphxai.learning.suspicions import suspicions
-
-FloatArray = NDArray[np.float64]
 
 MIN_MOLECULES = 20
 STANDARDISED = {

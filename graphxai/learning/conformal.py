@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai.contract.intervals import LEVEL, SURENESS, VALUES, Conformal
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits, parsed
 from graphxai.datasets.labels import read_measured
@@ -23,7 +24,6 @@ from graphxai.learning.predicting import task_readings
 from graphxai.learning.source import Part, Source
 from graphxai.models.graphormer import LoadedModel
 
-FloatArray = NDArray[np.float64]
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
 LESS = 0.98  # factor by which it must make sets smaller
 LARGEST = 1000  # molecules per task, or class, whose scores are stored

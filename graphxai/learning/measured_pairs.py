@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.contract.held_out_score import FEWEST_PAIRS
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.matched_pairs import HYDROGEN, MatchedPair, matched_pairs, single_bond_cuts
 from graphxai.datasets.molecules import read_once
@@ -22,7 +22,6 @@ from graphxai.explainers.registry import default_method
 from graphxai.explanation.api import explain
 from graphxai.learning.predicting import task_readings
 
-FloatArray = NDArray[np.float64]
 Pairs = dict[tuple[int, int], MatchedPair]
 MOST_COMPARED = 10_000  # molecules among which pairs are looked for, the test part first
 MOST_EXPLAINED = 60  # pairs of either kind whose compounds are explained, drawn at random

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.as_given import AS_DRAWN, AsGiven, MixtureError, Standardisation
 from graphxai.datasets.canonical_form import ISOTOPE_UNSEEN, is_labelled
 from graphxai.datasets.graph import Graph
@@ -25,7 +26,6 @@ from graphxai.datasets.molecules import MAX_QUOTED, MoleculeError, RejectedRow, 
 from graphxai.datasets.tables.table import Table
 from graphxai.learning.cleaned_table import Finding, unbounded
 
-FloatArray = NDArray[np.float64]
 FEWEST = 5  # further values of molecules, from which their noise can be told
 UNSEEN = "differs from the first row only in isotopes or labels of atoms"
 MISFIT = "more or fewer cells than the header"

@@ -9,13 +9,11 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, chain, pairwise, starmap
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from graphxai.contract.prediction_metrics import readings
+from graphxai.contract.prediction_metrics import FloatArray, readings
 from graphxai.datasets.graph import Graph
 from graphxai.datasets.molecules import require_graphs
 from graphxai.learning.settings import TrainingSettings
@@ -31,7 +29,6 @@ from graphxai.runtime.progress import in_chunks
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-FloatArray = NDArray[np.float64]
 BATCH = 64  # graphs
 POOL = 32  # batches
 

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from graphxai.contract.prediction_metrics import roc_auc
+from graphxai.contract.prediction_metrics import FloatArray, roc_auc
 from graphxai.contract.tasks import Task, TaskSet
 
 if TYPE_CHECKING:
     from graphxai.learning.cleaned_table import TargetColumn
 
-FloatArray = NDArray[np.float64]
 FEW_SINGLE = 0.1  # a share of sets with a single class; with fewer they are little use
 MIN_LABELS = 50  # to recognise labels that the starting weights have seen
 # The limits were measured with the bundled weights `molecules`. On 500 molecules that they learned

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.inputs import Input
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.explainers.registry import get_explainer
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from graphxai.evaluation.measure import Item
     from graphxai.evaluation.store import Key
 
-FloatArray = NDArray[np.float64]
 MOST = 0.75  # of the nodes of a graph that are removed in training
 MOST_TASKS, SCORED, EXPLAINED, LARGEST = 3, 200, 30, 100  # tasks, graphs, graphs, nodes
 ORDERS = 8  # of Shapley values

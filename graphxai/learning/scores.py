@@ -9,10 +9,10 @@ from typing import Any, get_args
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.prediction_metrics import (
+    FloatArray,
     accuracy,
     average_precision,
     brier,
@@ -27,7 +27,6 @@ from graphxai.contract.prediction_metrics import (
 from graphxai.contract.tasks import Task, TaskKind, TaskSet
 from graphxai.learning.source import Source
 
-FloatArray = NDArray[np.float64]
 Metric = Callable[[FloatArray, FloatArray], float]
 RESAMPLES = 1000  # of the graphs, for an interval
 SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels

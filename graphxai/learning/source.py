@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import canonical_smiles
 from graphxai.datasets.graph_folders import starts_of
@@ -21,8 +22,6 @@ from graphxai.models.graphormer import NODE_LABELS, GraphormerConfig
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

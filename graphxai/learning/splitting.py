@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.graph_folders import starts_of
 from graphxai.datasets.splits import (
@@ -31,7 +32,6 @@ from graphxai.learning.settings import GraphSettings
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-FloatArray = NDArray[np.float64]
 SPLITS = ("scaffold", "random", "clusters", "time", "column")
 MASKS = ("train_mask", "val_mask", "test_mask")  # of nodes, by PyG's convention
 FEWEST = 10  # graphs to learn from, or to split as a whole

@@ -6,17 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem.rdMolHash import HashFunction, MolHash
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.as_given import AS_DRAWN, MoleculeError, Standardisation
 from graphxai.datasets.molecules import RejectedRow
 from graphxai.datasets.standardise import parent_of
 from graphxai.learning.cleaned_table import Finding, TargetColumn
 from graphxai.learning.merging import TableMolecule
 
-FloatArray = NDArray[np.float64]
 RARE_CLASS = 10  # molecules
 OUTLIER = 6.0  # robust standard deviations (1.4826 MAD) from the median
 SKEWED = 1e3  # ratio of largest to smallest value above which a logarithm is likely needed

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.datasets.tables.assays import UNITS
 from graphxai.datasets.training_set import HELD_OUT
@@ -47,7 +47,6 @@ from graphxai.models.graphormer import load_checkpoint, locate, set_standardisat
 from graphxai.models.process import digest_of
 from graphxai.runtime.writing import csv_text
 
-FloatArray = NDArray[np.float64]
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
 CHECKED_FOR_LEAKS = 1000  # molecules, at most
 RARE = 0.1  # share of the training molecules below which a class is called rare

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.fit import FINETUNING, FitResult, finetune
@@ -36,7 +36,6 @@ from graphxai.learning.teachers.stacking import (
 from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
 from graphxai.runtime.progress import progress_bar
 
-FloatArray = NDArray[np.float64]
 Log = Callable[[str], None]
 STUDENT = replace(FINETUNING, epochs=4, learning_rate=5e-4, label_smoothing=0.0)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.labels import with_unit
 from graphxai.explanation.compute.models import versions
@@ -20,8 +20,6 @@ from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import Ensemble, save_checkpoint, save_ensemble
 from graphxai.models.process import KernelProcess, SummedModel, save_process, save_sum
 from graphxai.runtime.writing import csv_text, folder_at, json_text, write_whole
-
-FloatArray = NDArray[np.float64]
 
 
 def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:

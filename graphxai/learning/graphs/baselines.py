@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, GINEConv, global_add_pool
 
-from graphxai.contract.prediction_metrics import readings
+from graphxai.contract.prediction_metrics import FloatArray, readings
 from graphxai.learning.graphs.reading import mean_features, node_features
 from graphxai.learning.scores import Objective
 from graphxai.learning.settings import TrainingSettings
@@ -22,7 +21,6 @@ from graphxai.learning.teachers.forests import Forest
 from graphxai.models.graphormer import NODE_LABELS, Graphormer, GraphormerConfig
 from graphxai.runtime.progress import progress_bar
 
-FloatArray = NDArray[np.float64]
 LAYERS = 4
 TREES = 500
 

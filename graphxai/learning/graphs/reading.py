@@ -8,16 +8,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.features import ATOM_CARDINALITIES, ATOM_FEATURE_NAMES, BOND_CARDINALITIES
 from graphxai.datasets.molecules import MoleculeError, molecule_graph
 from graphxai.learning.splitting import MASKS
 
-FloatArray = NDArray[np.float64]
 Level = Literal["graph", "node"]
 TaskLike = str | Task | Sequence[Task] | None
 KINDS = (*get_args(TaskKind), "classification")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.graph import is_data
 from graphxai.datasets.graph_folders import digest_of, plain, starts_of
 from graphxai.learning.card import counted, summary
@@ -26,7 +26,6 @@ from graphxai.learning.writing import label_text
 from graphxai.models.graphormer import GraphormerConfig, members_of, prepare
 from graphxai.runtime.progress import progress_bar
 
-FloatArray = NDArray[np.float64]
 HEADS = 8
 HARDWARE = ("accelerator", "devices", "strategy", "precision", "num_workers", "progress")
 FORESTS = {

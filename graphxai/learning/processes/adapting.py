@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rdkit import Chem
 
 from graphxai.contract.inputs import Input, prepare_each
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
 from graphxai.datasets.cell_numbers import parsed_numbers
@@ -44,7 +44,6 @@ from graphxai.models.process import (
 from graphxai.models.process.sum import COUNTED
 from graphxai.runtime.writing import csv_text, write_whole
 
-FloatArray = NDArray[np.float64]
 NOISE = 0.2  # ratio of measurement variance to process variance; residuals are mostly noise
 FEWEST = 5  # measurements of a task that a process is fitted to
 Limits = dict[str, tuple[float, float]]  # by task, the lowest and highest value: equal if measured

@@ -7,11 +7,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from graphxai.contract.prediction_metrics import readings
+from graphxai.contract.prediction_metrics import FloatArray, readings
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds, nearest_of_others
@@ -20,7 +19,6 @@ from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
-FloatArray = NDArray[np.float64]
 RIDGE = 1e-3  # keeps the scale of classes finite that are told apart without an error
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
 from graphxai.learning.calibration import mean_readings
@@ -25,7 +25,6 @@ from graphxai.learning.teachers.gaussian_process import (
 from graphxai.learning.teachers.stacking import FOLDS
 from graphxai.learning.training import Log, RunSource, fit_networks
 
-FloatArray = NDArray[np.float64]
 Choice = Literal["process", "network", "mean"]
 AT_MOST = 3_000  # molecules whose marked part is tried, which takes seconds
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import (
     Molecules,
@@ -35,7 +36,6 @@ from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks, progress_bar
 from graphxai.runtime.writing import atomic_write, folder_at, json_text, write_whole
 
-FloatArray = NDArray[np.float64]
 TREES_OF_VALUES = 200  # with which the bundled model was trained
 PROCESS_SHARE = 2 / 3  # chosen on five groups of scaffolds among BACE's training molecules
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds
@@ -39,7 +40,6 @@ from graphxai.learning.teachers.stacking import (
 )
 from graphxai.runtime.progress import Progress, progress_bar
 
-FloatArray = NDArray[np.float64]
 NOISES = (0.05, 0.5)  # ratios of measurement variance to process variance that are tried
 LEAST = 0.25  # a source with less weight is not worth its time
 FEWEST_TREES = 50  # of a forest that predicts a fold

@@ -16,10 +16,10 @@ from rdkit import rdBase
 from rdkit.Chem import rdMolDescriptors
 from scipy.stats import norm
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskKind
 from graphxai.datasets.fingerprints import Molecules, parsed
 
-FloatArray = NDArray[np.float64]
 TREES = 500
 TREES_OF_VALUES = 100  # of a regression, whose trees take five times as long
 TREES_OF_TABLE = 2400  # of all targets of a table together, but at least 100 for each

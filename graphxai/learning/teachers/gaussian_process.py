@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskSet
 from graphxai.datasets.fingerprints import Counts as Counts
 from graphxai.datasets.fingerprints import Kernel as Kernel
 from graphxai.datasets.fingerprints import similarity as similarity
 from graphxai.datasets.fingerprints import tanimoto as tanimoto
 
-FloatArray = NDArray[np.float64]
 Positions = NDArray[np.intp]
 NOISE = 0.05  # ratio of measurement variance to process variance
 EXACT = 10_000  # molecules; the matrix for that many, and its factor, take 1.2 GB

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4, parsed, structure_counts
 from graphxai.learning.conformal import Unseen
@@ -20,7 +21,6 @@ from graphxai.learning.teachers.forests import Forest, descriptors
 from graphxai.learning.teachers.gaussian_process import Process, process_readings, similarity
 from graphxai.runtime.progress import Progress
 
-FloatArray = NDArray[np.float64]
 SOURCES = {
     "forest": "forest on ECFP4",
     "descriptor_forest": "forest on ECFP4 + descriptors",
