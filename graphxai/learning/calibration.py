@@ -69,7 +69,9 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
     held_out = unseen or _unseen_in_validation(model, source)
     temperatures = fit_temperatures(model, held_out)
     unseen = [
-        replace(each, readings=tempered(task, each.readings, temperatures[task.name]))
+        replace(each, readings=_readings(task, _logits(task, each.readings) / temperature))
+        if (temperature := temperatures[task.name])
+        else each
         for task, each in zip(source.tasks, unseen, strict=False)
     ]
     of_valid = _unseen_in_validation(model, source)  # with the temperatures
@@ -122,13 +124,6 @@ def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, 
 def mean_readings(task: Task, a: FloatArray, b: FloatArray) -> FloatArray:
     """Return the readings of the mean of two models' outputs."""
     return _readings(task, (_logits(task, a) + _logits(task, b)) / 2)
-
-
-def tempered(task: Task, readings: FloatArray, temperature: float | None) -> FloatArray:
-    """Return a task's readings with their logits divided by a temperature."""
-    if temperature is None:
-        return readings
-    return _readings(task, _logits(task, readings) / temperature)
 
 
 def _readings(task: Task, logits: Tensor) -> FloatArray:

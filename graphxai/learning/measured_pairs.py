@@ -112,15 +112,13 @@ def measured_pairs(
     with_test, within = pairs_to_judge(smiles, test, [fold.positions for fold in folds])
     scores, tested = {}, set(test)
     paired = sorted({row for pair in with_test for row in pair})
-    readings = task_readings(model, [graphs[k] for k in paired])
-    by_model = _changes(model, with_test, MOST_EXPLAINED, paired, readings, tasks, smiles, y)
+    tested_part = Fold(paired, lambda: model, task_readings(model, [graphs[k] for k in paired]))
+    by_model = _changes(tested_part, with_test, MOST_EXPLAINED, tasks, smiles, y)
     of_folds = defaultdict[str, _Changes](_Changes)
     for fold, pairs in zip(folds, within, strict=True):
         share = -(-MOST_EXPLAINED * len(pairs) // max(sum(map(len, within)), 1))
         if pairs:
-            known = fold.positions, fold.readings
-            by_fold = _changes(fold.model(), pairs, share, *known, tasks, smiles, y)
-            for name, changes in by_fold.items():
+            for name, changes in _changes(fold, pairs, share, tasks, smiles, y).items():
                 of_folds[name].extend(changes)
     for name, changes in by_model.items():
         scores[name] = changes.scores()
@@ -166,24 +164,15 @@ class _Changes:
 
 
 def _changes(
-    model: Any,
-    pairs: Pairs,
-    explained: int,
-    positions: Sequence[int],
-    readings: Sequence[FloatArray],
-    tasks: Sequence[Task],
-    smiles: Sequence[str],
+    fold: Fold, pairs: Pairs, explained: int, tasks: Sequence[Task], smiles: Sequence[str],
     y: FloatArray,
-) -> dict[str, _Changes]:
-    """Return the changes of each regression, with the relevance of some pairs.
-
-    `readings` has, by task, what the model predicts for the molecules at `positions`.
-    """
-    rows = np.array(list(pairs), dtype=int).reshape(-1, 2)
-    place = {position: k for k, position in enumerate(positions)}
+) -> dict[str, _Changes]:  # fmt: skip
+    """Return the changes of each regression in a fold, with the relevance of some pairs."""
+    model, rows = fold.model(), np.array(list(pairs), dtype=int).reshape(-1, 2)
+    place = {position: k for k, position in enumerate(fold.positions)}
     first, second = (np.array([place[k] for k in side], dtype=int) for side in rows.T.tolist())
     changes: dict[str, _Changes] = {}
-    for task, predicted, labels in zip(tasks, readings, y.T, strict=True):
+    for task, predicted, labels in zip(tasks, fold.readings, y.T, strict=True):
         if task.kind != "regression":
             continue
         measured = labels[rows[:, 1]] - labels[rows[:, 0]]

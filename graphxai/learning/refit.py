@@ -123,15 +123,6 @@ class Refit:
             raise ValueError("refit needs training graphs with labels, and there are none.")
         return Refitting(model, self, tracked, items)
 
-    def settings(self, graphs: Sequence[Data]) -> dict[str, Any]:
-        """Return what is needed to repeat the training, as JSON values."""
-        content = hashlib.sha256()
-        for graph in graphs:
-            content.update(graph.x.numpy().tobytes() + graph.y.numpy().tobytes())
-        settings = {"kind": self.kind, "epochs": self.epochs, "learning_rate": self.learning_rate}
-        settings |= {"shares": list(self.shares)} if self.kind == "roar" else {}
-        return settings | {"graphs": len(graphs), "sha256": content.hexdigest()[:12]}
-
 
 @dataclass(frozen=True, eq=False)
 class Refitting:
@@ -154,7 +145,16 @@ class Refitting:
 
     def settings(self) -> dict[str, Any]:
         """Return what is needed to repeat the training, as JSON values."""
-        return self.refit.settings([item.data for _, item in self.training])
+        refit, content = self.refit, hashlib.sha256()
+        for _, item in self.training:
+            content.update(item.data.x.numpy().tobytes() + item.data.y.numpy().tobytes())
+        settings = {
+            "kind": refit.kind,
+            "epochs": refit.epochs,
+            "learning_rate": refit.learning_rate,
+        }
+        settings |= {"shares": list(refit.shares)} if self.is_roar else {}
+        return settings | {"graphs": len(self.training), "sha256": content.hexdigest()[:12]}
 
     def judges(
         self, plan: MeasurementPlan, folder: Path, progress: bool | None = None

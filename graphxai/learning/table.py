@@ -40,7 +40,7 @@ from graphxai.learning.reliability import (
 from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
-from graphxai.learning.teachers.stacking import FOLDS, ForestSource, MoleculeFeatures, ProcessSource
+from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
 from graphxai.learning.writing import held_out_csv, label_text
 from graphxai.models.graphormer import load_checkpoint, locate, set_standardisation
@@ -66,18 +66,11 @@ SPLIT_TEXTS = {
 
 @dataclass(frozen=True, eq=False)
 class TableSource(RunSource):
-    """The molecules of a table in their parts.
+    """The molecules of a table in their parts."""
 
-    Attributes:
-        share: the share of the training part that is used, below 1 on a learning curve.
-        fitted: sources of a teacher that were fitted to this training part before, by name.
-    """
-
-    table: CleanTable
     settings: TableSettings
+    table: CleanTable
     warnings: tuple[str, ...] = ()
-    share: float = 1.0
-    fitted: Mapping[str, ForestSource | ProcessSource] | None = None
     valid_is_to = "calibrate"
     stored = (
         "file", "sha256", "seed", "split", "teacher_share", "teacher", "temperature", "scores",
@@ -372,7 +365,7 @@ def split_table(table: CleanTable, settings: TableSettings) -> TableSource:
                 " below are too good; --init-weights none gives honest scores"
             )
     warnings += _rare_classes(table.targets, training_labels)
-    return TableSource(graphs, y, parts, config, table, settings, tuple(warnings))
+    return TableSource(graphs, y, parts, config, settings, table, tuple(warnings))
 
 
 def _rare_classes(targets: Sequence[TargetColumn], y: FloatArray) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -86,6 +86,7 @@ class LearnedModel:
     by_folds: Sequence[FloatArray] = ()
 
 
+@dataclass(frozen=True, eq=False)
 class RunSource(Source, ABC):
     """A source with what a run does in one way for a table, and in another for graphs.
 
@@ -96,6 +97,7 @@ class RunSource(Source, ABC):
     """
 
     settings: EnsembleSettings
+    _: KW_ONLY
     share: float = 1.0
     fitted: Mapping[str, ForestSource | ProcessSource] | None = None
     stored: ClassVar[tuple[str, ...]]
@@ -227,7 +229,6 @@ def teach_networks(
         train.y,
         folds=source.folds,
         bounds=train.bounds,
-        weigh=bool(source.folds),
         fitted=source.fitted,
         seed=settings.seed,
         show=source.training().show,
@@ -349,8 +350,7 @@ def teach_network(
     smiles, graphs = [*train.smiles, *new_smiles], [*train.graphs, *new_graphs]
     each = [task_readings(network, graphs) for network in networks]
     by_network = [np.mean(of_task, axis=0) for of_task in zip(*each, strict=True)]
-    with progress_bar("labelling", len(smiles), show=training.show) as advance:
-        by_teacher = teacher.predict_in_chunks(smiles, advance)
+    by_teacher = teacher.predict_in_chunks(smiles, training.show)
     taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
     of_train, of_new = np.split(taught, [len(train.smiles)])
     of_train = np.clip(of_train, *np.moveaxis(train.bounds, 2, 0))  # within the known bounds

@@ -42,9 +42,9 @@ class GraphSource(RunSource):
         sha256: hash of features and edges, see `digest_of`.
     """
 
+    settings: GraphSettings
     name: str
     sha256: str
-    settings: GraphSettings
     stored = ("data", "sha256", "split", "temperature", "scores", "coverage", "notes", "removal")
 
     def __str__(self) -> str:
@@ -210,7 +210,7 @@ def split_graphs(
                 raise ValueError(f"graph {k}: {error}") from error
             advance(1)
     name = name or str(getattr(dataset, "name", "") or type(dataset).__name__)
-    return GraphSource(encoded, y, parts, config, name, digest_of(graphs), settings)
+    return GraphSource(encoded, y, parts, config, settings, name, digest_of(graphs))
 
 
 def _training_text(training: TrainingSettings, best_epochs: Sequence[int], validated: bool) -> str:

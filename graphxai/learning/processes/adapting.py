@@ -31,6 +31,7 @@ from graphxai.learning.conformal import (
 )
 from graphxai.learning.teachers.forests import filled_within
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
+from graphxai.learning.writing import label_text
 from graphxai.models.graphormer import pretrained_names
 from graphxai.models.process import (
     CarriedCounts,
@@ -143,10 +144,8 @@ def adapt(
     trained = training_set_of(base)
     known = set(measured.smiles)
     others = [] if trained is None else [each for each in trained.given if each not in known]
-    lines = [
-        [smiles, *map(_cell, bounds.tolist())]
-        for smiles, bounds in zip(measured.smiles, measured.bounds, strict=True)
-    ]
+    each = zip(measured.smiles, measured.y, measured.bounds, strict=True)
+    lines = [[smiles, *map(label_text, tasks, y, bounds)] for smiles, y, bounds in each]
     lines += [[smiles, *("" for _ in tasks)] for smiles in others]
     every = (*measured.smiles, *others)
     rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
@@ -316,15 +315,6 @@ def _fitted(
     summed = SummedModel(base, process_of_all, factor)
     summed.conformal = conformal
     return summed, {"measured": facts, "words": words}
-
-
-def _cell(limits: Sequence[float]) -> str:
-    """Return a measurement, or a bound, as a cell that `adapt` reads."""
-    low, high = limits
-    if np.isinf(low) and np.isinf(high):
-        return ""
-    sign = "<" if np.isinf(low) else ">" if np.isinf(high) else ""
-    return f"{sign}{high if np.isinf(low) else low:.7g}"
 
 
 def _counts_of(items: Sequence[Input]) -> Counts:

@@ -46,9 +46,7 @@ def _trained(
             if not bool(hidden.any()):
                 continue
             optimiser.zero_grad()
-            F.cross_entropy(
-                _logits(network, batch, hidden), _true_types(network, batch, hidden)
-            ).backward()
+            F.cross_entropy(*_logits_and_types(network, batch, hidden)).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             schedule.step()
@@ -67,26 +65,22 @@ def accuracy(network: Network, graphs: Sequence[Any], seed: int) -> dict[str, fl
             batch = collate([graph])
             hidden = torch.rand(batch.mask.shape, generator=generator) < share
             if bool(hidden.any()):
-                best = _logits(network, batch, hidden).argmax(-1)
-                right += int((best == _true_types(network, batch, hidden)).sum())
+                logits, types = _logits_and_types(network, batch, hidden)
+                right += int((logits.argmax(-1) == types).sum())
                 total += int(hidden.sum())
         right_by_share[f"right with {share:.0%} hidden"] = round(right / max(total, 1), 4)
     return right_by_share
 
 
-def _logits(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """Return the logits of the hidden atoms (hidden, types)."""
-    degrees = torch.stack([batch.in_degree, batch.out_degree])
-    return network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
+def _logits_and_types(network: Network, batch: GraphBatch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits of the hidden atoms (hidden, types), and their true types (hidden,).
 
-
-def _true_types(network: Network, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """Return the true type of each hidden atom (hidden,).
-
-    It is -100, which the loss ignores, for a type that the network does not have.
+    A type that the network does not have is -100, which the loss ignores.
     """
+    degrees = torch.stack([batch.in_degree, batch.out_degree])
+    logits = network(batch.x, degrees, hidden, network.between_atoms(batch))[hidden]
     same = (batch.x[hidden].to(network.types)[:, None] == network.types).all(-1)
-    return torch.where(same.any(-1), same.long().argmax(-1), -100)
+    return logits, torch.where(same.any(-1), same.long().argmax(-1), -100)
 
 
 def fit_masked_atoms(

@@ -37,6 +37,7 @@ from graphxai.learning.fit import (
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import RunSettings, TrainingSettings, repeating
 from graphxai.learning.source import Source
+from graphxai.learning.splitting import standardised
 from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,
@@ -58,13 +59,17 @@ MORE: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
 TRAINING: dict[str, dict[str, Any]] = {"pains": MORE, "large-ring": MORE}
 
 
-def _task_of(rule: RuleTask, labels: NDArray[np.float32], split: Split) -> Task:
-    """Return a rule's task: binary, or regression standardised on the training molecules."""
-    if rule.kind != "additive":
-        return Task(rule.name, "binary", ("no", "yes"))
-    values = labels[list(split.train)].astype(np.float64)
-    scale = float(values.std()) or 1.0
-    return Task(rule.name, "regression", unit=rule.unit, offset=float(values.mean()), scale=scale)
+def _tasks_of(
+    rules: Sequence[RuleTask], labels: NDArray[np.float32], split: Split
+) -> tuple[Task, ...]:
+    """Return the tasks of rules: binary, or regression standardised on the training molecules."""
+    tasks = [
+        Task(rule.name, "regression", unit=rule.unit)
+        if rule.kind == "additive"
+        else Task(rule.name, "binary", ("no", "yes"))
+        for rule in rules
+    ]
+    return standardised(tasks, labels[list(split.train)].astype(np.float64))
 
 
 def train_rule(
@@ -106,11 +111,11 @@ def train_rule(
     out, chosen, seed = Path(out), get_rule(rule), settings.seed
     smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
-    task = _task_of(chosen, dataset.labels, dataset.split)
+    labels, split = dataset.labels[:, None], dataset.split
+    (task,) = _tasks_of([chosen], labels, split)
     recipe = FROM_SCRATCH if init_weights is None else FROM_WEIGHTS
     torch.manual_seed(seed)
     model = _model(init_weights, task)
-    labels, split = dataset.labels[:, None], dataset.split
     source = _source(dataset.smiles, labels, split, model)
     score = _fitted(model, source, recipe, settings, out)[0].get(task.name)
     given = {} if molecules is None else {"molecules": "molecules"}
@@ -173,8 +178,7 @@ def train_rules(
     out = Path(out)
     torch.manual_seed(settings.seed)
     split = table.split
-    tasks = tuple(_task_of(rule, table.of(rule.name), split) for rule in table.rules)
-    model = _model(init_weights, *tasks)
+    model = _model(init_weights, *_tasks_of(table.rules, table.labels, split))
     start_at_frequencies(model, torch.from_numpy(table.labels[list(split.train)]))
     source = _source(table.smiles, table.labels, split, model)
     scores, summary = _fitted(model, source, TOGETHER, settings, out)

@@ -53,7 +53,6 @@ def choose_teacher(
     *,
     folds: Sequence[Positions] | None = None,
     bounds: FloatArray | None = None,
-    weigh: bool = True,
     fitted: Mapping[str, ForestSource | ProcessSource] | None = None,
     seed: int = 0,
     show: bool | None = False,
@@ -66,26 +65,23 @@ def choose_teacher(
         smiles: the training molecules (n,).
         y: their labels (n, tasks), NaN where one is missing.
         folds: positions of the molecules to predict together without having learned from them; by
-            default four folds of scaffolds.
+            default four folds of scaffolds. Without any, the result teaches no task and has only
+            the two forests.
         bounds: the lowest and highest possible values (n, tasks, 2) where a bound is all that is
             known. What a forest expects within them is learned from, but judges nothing.
-        weigh: whether to choose weights; if not, the result teaches no task and has only the two
-            forests.
         fitted: sources that were already fitted to these labels and folds from this seed, by name.
         show: as for `progress_bar`.
     """
-    enough = [k for k in range(len(tasks)) if weigh and _has_enough_labels(y[:, k])]
-    if not enough:
-        folds = []
-    elif folds is None:
-        folds = scaffold_folds(smiles, FOLDS)
+    folds = scaffold_folds(smiles, FOLDS) if folds is None else folds
+    enough = [k for k in range(len(tasks)) if len(folds) and _has_enough_labels(y[:, k])]
+    folds = folds if enough else []
     similarity = nearest_of_other_folds(smiles, folds)
     known = fitted or {}
     process = known.get("process")
     steps = len(MAX_FEATURES.keys() - known.keys()) * len(tasks) + len(MAX_FEATURES) * len(folds)
     if enough and process is None:
         steps += 1 + len(folds) * len(NOISES)
-    title = "fitting teachers" if weigh else "fitting forests"
+    title = "fitting teachers" if enough else "fitting forests"
     with progress_bar(title, steps, show=show) as advance:
         features = MoleculeFeatures(tuple(smiles))
         filled = y if bounds is None else filled_labels(tasks, features.forest, y, bounds, seed)

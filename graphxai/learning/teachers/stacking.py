@@ -19,7 +19,7 @@ from graphxai.datasets.fingerprints import ecfp4, parsed, structure_counts
 from graphxai.learning.conformal import Unseen
 from graphxai.learning.teachers.forests import Forest, descriptors
 from graphxai.learning.teachers.gaussian_process import Process, process_readings, similarity
-from graphxai.runtime.progress import Progress
+from graphxai.runtime.progress import in_chunks
 
 SOURCES = {
     "forest": "forest on ECFP4",
@@ -163,19 +163,15 @@ class Teacher:
         ]
 
     def predict_in_chunks(
-        self, smiles: Sequence[str], progress: Progress
+        self, smiles: Sequence[str], show: bool | None
     ) -> list[FloatArray | None]:
-        """Predict many molecules, some hundreds at a time, and report the number of each chunk."""
-        chunks = []
-        for start in range(0, len(smiles), CHUNK):
-            chunk = tuple(smiles[start : start + CHUNK])
-            chunks.append(self.predict(MoleculeFeatures(chunk)))
-            progress(len(chunk))
-        by_task = [
-            [readings for readings in task if readings is not None]
-            for task in zip(*chunks, strict=True)
+        """Predict many molecules, some hundreds at a time, with a bar (`show` as for that)."""
+        parts = in_chunks(smiles, "labelling", size=CHUNK, show=show)
+        chunks = [self.predict(MoleculeFeatures(tuple(part))) for part in parts]
+        return [
+            None if weights is None else np.concatenate(of_task)
+            for weights, *of_task in zip(self.weights, *chunks, strict=True)
         ]
-        return [np.concatenate(readings) if readings else None for readings in by_task]
 
     def left_out(self, task: int) -> FloatArray | None:
         """Predict each training molecule of a task without its label, (n,).
