@@ -1,36 +1,41 @@
-"""What `fit` needs of Lightning: the module, the callbacks and the trainer."""
+"""What `fit` needs of Lightning: the module, the trainer, and a file of its state."""
 
 from __future__ import annotations
 
-import csv
+import json
 import logging
 import math
 import random
 import sys
+import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch_geometric.data import Data
 
 from graphxai.contract.batch import GraphBatch
+from graphxai.contract.checkpoint_files import INVALID
 from graphxai.learning.predicting import make_loaders
 from graphxai.learning.removal import without_some_nodes
 from graphxai.learning.scores import Objective, scores
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.state_file import StateFile
 from graphxai.models.graphormer import Graphormer, save_checkpoint
 from graphxai.runtime.progress import Progress, logged
-from graphxai.runtime.writing import atomic_write
+from graphxai.runtime.writing import csv_text, folder_at, write_whole
 
+PAYS = 50  # the time between two states in that of writing one
 ENVIRONMENT_RATE = 8  # learning rate of the table of environments, in those of the other weights
 
 
@@ -79,9 +84,7 @@ class GraphormerModule(pl.LightningModule):
     @property
     def current_model(self) -> Graphormer:
         """The weights that would be kept now."""
-        if self.averaged is None:
-            return self.model
-        return cast(Graphormer, self.averaged.module)
+        return self.model if self.averaged is None else cast(Graphormer, self.averaged.module)
 
     def training_step(self, batch: GraphBatch, index: int) -> Tensor:
         """Return the loss of a batch.
@@ -136,8 +139,7 @@ class GraphormerModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation graphs, and keep the weights if they are the best so far."""
-        outputs = torch.cat([o for o, _ in self._seen])
-        y = torch.cat([labels for _, labels in self._seen])
+        outputs, y = map(torch.cat, zip(*self._seen, strict=True))
         loss = float(self.hard_objective(outputs, y))
         by_task = scores(self.model.config.tasks, outputs, y)
         chosen = self.settings.monitor_task
@@ -149,8 +151,6 @@ class GraphormerModule(pl.LightningModule):
             for name, each in by_task.items():
                 self.log(f"valid/{name}", each, rank_zero_only=True)
         value = -loss if self.settings.monitor == "loss" or math.isnan(score) else score
-        if self.trainer.sanity_checking:
-            return
         improved = value > self.kept.value or not self.settings.keep_best
         self.stale = 0 if improved else self.stale + 1
         # equal scores are common if there are few validation graphs
@@ -185,11 +185,7 @@ class GraphormerModule(pl.LightningModule):
             groups.setdefault((matrix, rate), []).append(parameter)
         optimizer = torch.optim.AdamW(
             [
-                {
-                    "params": parameters,
-                    "weight_decay": s.weight_decay if matrix else 0.0,
-                    "lr": rate,
-                }
+                {"params": parameters, "weight_decay": s.weight_decay * matrix, "lr": rate}
                 for (matrix, rate), parameters in groups.items()
             ],
             betas=(0.9, 0.98),
@@ -218,12 +214,10 @@ class GraphormerModule(pl.LightningModule):
         self.metrics.append({"epoch": epoch, "step": self.trainer.global_step - 1, **row})
         if self.trainer.is_global_zero:
             columns = list(dict.fromkeys(name for row in self.metrics for name in row))
-            with atomic_write(self.metrics_file) as file:
-                writer = csv.DictWriter(file, columns, restval="")
-                writer.writeheader()
-                writer.writerows(self.metrics)
-        best = self.kept
-        state = [best.weights is not None, best.epoch, best.value, best.loss, dict(best.scores)]
+            rows = [[row.get(name, "") for name in columns] for row in self.metrics]
+            write_whole(self.metrics_file, csv_text(columns, rows))
+        weights, *rest = astuple(self.kept)
+        state = [weights is not None, *rest]
         checkpoint["graphxai"] = {"kept": state, "stale": self.stale, "metrics": self.metrics}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -327,3 +321,78 @@ def _quiet() -> None:
         ".*sync_dist=True.*",  # every device validates all graphs
     ):
         warnings.filterwarnings("ignore", words)
+
+
+class StateFile(CheckpointIO):
+    """Lightning's state as one file of safetensors, whose header has all but the tensors as JSON.
+
+    Lightning itself would use a pickle. A short epoch takes no longer than writing its state, so a
+    state waits until the one before has paid, or for `flush` at a stop. A killed process repeats
+    what it has not written.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: tuple[Path, dict[str, Tensor], Any] | None = None
+        self._due = -math.inf  # when writing pays again, in seconds of `time.monotonic`
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a state, which takes the place of the one before, now or when it pays."""
+        tensors: dict[str, Tensor] = {}
+        content = _without_tensors(checkpoint, tensors)  # which copies, as training goes on
+        self._waiting = Path(path), tensors, content
+        if time.monotonic() >= self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the last state, unless it is written."""
+        if self._waiting is not None:
+            begin, (path, tensors, content) = time.monotonic(), self._waiting
+            folder_at(path.parent)
+            write_whole(path, save(tensors, metadata={"state": json.dumps(content)}))
+            self._waiting, self._due = None, (1 + PAYS) * time.monotonic() - PAYS * begin
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read what `save_checkpoint` wrote. A ValueError says what to do if that fails."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                content = json.loads(file.metadata()["state"])
+                state: dict[str, Any] = _with_tensors(content, file.get_tensor)
+        except (SafetensorError, OSError, *INVALID) as error:
+            raise ValueError(
+                f"{path} is no state of a training ({error}): delete {Path(path).parent.parent},"
+                " and train anew."
+            ) from error
+        return state
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a file."""
+        Path(path).unlink(missing_ok=True)
+
+
+def _without_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON can hold it, and its tensors in `tensors`, by name."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(value, Mapping):  # whose keys may be numbers
+        return {"entries": [[key, _without_tensors(each, tensors)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_without_tensors(each, tensors) for each in value]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    return value
+
+
+def _with_tensors(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return the value of which `_without_tensors` made this."""
+    if isinstance(value, list):
+        return [_with_tensors(each, tensor) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensor(value["tensor"])
+    if "tuple" in value:
+        return tuple(_with_tensors(each, tensor) for each in value["tuple"])
+    return {key: _with_tensors(each, tensor) for key, each in value["entries"]}

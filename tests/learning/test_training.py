@@ -154,7 +154,7 @@ def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_name
     pytest.importorskip("lightning")
     from safetensors.torch import load_file
 
-    from graphxai.learning.state_file import StateFile
+    from graphxai.learning.lightning import StateFile
 
     graphs = twenty_molecules()
     model = tiny()
@@ -170,7 +170,7 @@ def test_the_state_of_a_run_is_read_without_unpickling_and_a_damaged_one_is_name
 
 def test_a_state_keeps_the_kind_and_the_bits_of_every_value(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    from graphxai.learning.state_file import StateFile
+    from graphxai.learning.lightning import StateFile
 
     shared = torch.rand(3, 4)
     state = {
@@ -196,18 +196,18 @@ def test_a_state_is_written_when_that_pays_or_at_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("lightning")
-    from graphxai.learning import state_file
+    from graphxai.learning import lightning
 
     clock = [0.0]
-    monkeypatch.setattr(state_file.time, "monotonic", lambda: clock[0])
-    write = state_file.write_whole
+    monkeypatch.setattr(lightning.time, "monotonic", lambda: clock[0])
+    write = lightning.write_whole
 
     def written_in_a_second(path: Path, content: bytes) -> Path:
         clock[0] += 1.0
         return write(path, content)
 
-    monkeypatch.setattr(state_file, "write_whole", written_in_a_second)
-    path, states, weights = tmp_path / "last.ckpt", state_file.StateFile(), torch.zeros(2)
+    monkeypatch.setattr(lightning, "write_whole", written_in_a_second)
+    path, states, weights = tmp_path / "last.ckpt", lightning.StateFile(), torch.zeros(2)
 
     def save(epoch: int) -> int:
         weights.fill_(epoch)  # as training goes on with the same tensors
@@ -217,12 +217,12 @@ def test_a_state_is_written_when_that_pays_or_at_a_stop(
         return int(stored["epoch"])
 
     assert save(0) == 0  # the first is written at once
-    clock[0] = state_file.PAYS
+    clock[0] = lightning.PAYS
     assert save(1) == 0
     weights.fill_(7)
     states.flush()
     assert states.load_checkpoint(path)["weights"].tolist() == [1, 1]
-    clock[0] = 2 * state_file.PAYS + 2
+    clock[0] = 2 * lightning.PAYS + 2
     assert save(2) == 2
 
 
