@@ -20,7 +20,7 @@ from graphxai.learning.calibration import Calibration, calibrate, mean_readings
 from graphxai.learning.card import PREDICTORS, leading, mean_scores
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import require_hardware, resumable_in
-from graphxai.learning.processes.worth import cost_of_marked, worth_of_network
+from graphxai.learning.processes.process import cost_of_marked, worth_of_network
 from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import (

@@ -17,8 +17,12 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import structure_counts
 from graphxai.learning import training
 from graphxai.learning.cleaning import clean_table
-from graphxai.learning.processes.process import output_scale
-from graphxai.learning.processes.worth import Verdict, cost_of_marked, squared_errors
+from graphxai.learning.processes.process import (
+    Verdict,
+    cost_of_marked,
+    output_scale,
+    squared_errors,
+)
 from graphxai.learning.run import train_table
 from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests

@@ -1,9 +1,17 @@
-"""Make a Gaussian process the model of a run over a table, calibrated on folds that it lacked."""
+"""Make a Gaussian process the model of a run over a table, and decide by folds what is worth more.
+
+The process is calibrated on folds that it lacked. A network is judged on one of them, and so are
+rows that are held back.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,13 +21,19 @@ from scipy.special import logsumexp
 from graphxai.contract.prediction_metrics import FloatArray, readings
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.fingerprints import similarity, structure_counts
+from graphxai.learning.calibration import mean_readings
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds, nearest_of_others
+from graphxai.learning.predicting import task_readings
 from graphxai.learning.teachers.choosing import choose_process
-from graphxai.learning.teachers.gaussian_process import Process
-from graphxai.learning.training import LearnedModel, Log, RunSource
+from graphxai.learning.teachers.gaussian_process import Process, process_columns, process_readings
+from graphxai.learning.teachers.stacking import FOLDS
+from graphxai.learning.training import LearnedModel, Log, RunSource, fit_networks
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
 RIDGE = 1e-3  # keeps the scale of classes finite that are told apart without an error
+Choice = Literal["process", "network", "mean"]
+AT_MOST = 3_000  # molecules whose marked part is tried, which takes seconds
 
 
 def learn_process(source: RunSource, standardise: Standardisation, log: Log) -> LearnedModel:
@@ -97,3 +111,156 @@ def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float,
 
     best = minimize(loss, np.zeros(1 + columns.shape[1])).x
     return float(np.exp(best[0])), best[1:]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a process and a network err on one fold that neither of them learned from.
+
+    Attributes:
+        process, network, mean: the mean squared errors of both, and of the mean of their outputs,
+            over molecules and tasks: of values in units of their variance, and of probabilities.
+        error: the standard error over molecules of the difference of process and network.
+        gain: how much less the mean errs than the better of the two.
+        gain_error: the standard error of that.
+        molecules: the number of molecules in the fold.
+        seconds: how long the networks that are still to be trained would take.
+    """
+
+    process: float
+    network: float
+    mean: float
+    error: float
+    gain: float
+    gain_error: float
+    molecules: int
+    seconds: float
+
+    @property
+    def choice(self) -> Choice:
+        """The mean if it is better than both by more than one standard error.
+
+        Otherwise the network, if it is better than the process or within one standard error of it.
+        """
+        if self.gain > self.gain_error:
+            return "mean"
+        return "network" if self.network - self.process <= self.error else "process"
+
+    def __str__(self) -> str:
+        said = {
+            "network": "the network is trained, as it is better or within one standard error",
+            "mean": f"the mean of both, with {self.mean:.3f}, is better by {self.gain:.3f} +-"
+            f" {self.gain_error:.3f}, so the network is trained and both are kept",
+            "process": f"the process stays the model, which saves about {self.seconds:.0f} s",
+        }[self.choice]
+        return (
+            f"mean squared errors on one fold of {self.molecules:,} training molecules that neither"
+            f" learned from: process {self.process:.3f}, network {self.network:.3f} (difference"
+            f" {self.network - self.process:+.3f} +- {self.error:.3f}): {said}"
+        )
+
+
+def worth_of_network(
+    source: RunSource, unseen: Sequence[Unseen], out: Path, log: Log
+) -> Verdict | None:
+    """Train the network of the first fold, and compare it with a process on this fold.
+
+    The network that a run ends with also learns from a teacher, so this one is rather worse.
+
+    Args:
+        source: what is learned from. The network is kept in `out`, where a run goes on with it.
+        unseen: by task, what the process predicts for each training molecule without its fold.
+        out: the folder of the network's run.
+        log: called with a line of text at each stage.
+
+    Returns:
+        The verdict; None if the training part has no folds, or its first one no label.
+    """
+    if not source.folds:
+        return None
+    fold, begun = source.folds[0], time.monotonic()
+    (fitted,) = fit_networks(source, out, log, networks=1)
+    seconds = time.monotonic() - begun
+    by_network = task_readings(fitted.model, [source.train.graphs[k] for k in fold])
+    by_process = [each.readings[fold] for each in unseen]
+    together = [
+        mean_readings(task, *both)
+        for task, *both in zip(source.tasks, by_process, by_network, strict=True)
+    ]
+    errors: list[FloatArray] = []  # of the process, the network and the mean, (n,) each
+    for by_model in (by_process, by_network, together):
+        by_task = zip(source.tasks, by_model, unseen, strict=True)
+        columns = [squared_errors(task, values, each.y[fold]) for task, values, each in by_task]
+        table = np.stack(columns, axis=1)
+        known = ~np.isnan(table).all(axis=1)
+        errors.append(np.nanmean(table[known], axis=1))
+    process, network, mean = errors
+    if len(process) < 2:
+        return None
+    gains = min(process, network, key=lambda each: float(each.mean())) - mean
+    spread, gain_error = (
+        float(each.std(ddof=1)) / len(each) ** 0.5 for each in (network - process, gains)
+    )
+    more = len(source.folds) - 1 + source.settings.ensemble
+    return Verdict(
+        float(process.mean()),
+        float(network.mean()),
+        float(mean.mean()),
+        error=spread,
+        gain=float(gains.mean()),
+        gain_error=gain_error,
+        molecules=len(process),
+        seconds=seconds * more,
+    )
+
+
+def squared_errors(task: Task, readings: FloatArray, y: FloatArray) -> FloatArray:
+    """Return the squared error (n,) of readings (n,) or (n, classes), NaN without a label y (n,).
+
+    Values are in units of their standard deviation. For classes it is the Brier score.
+    """
+    if task.kind == "regression":
+        return ((readings - y) / task.scale) ** 2
+    if task.kind == "binary":
+        return (readings - y) ** 2
+    one_hot = np.where(np.isnan(y)[:, None], np.nan, y[:, None] == np.arange(len(task.classes)))
+    return ((readings - one_hot) ** 2).sum(axis=1)
+
+
+def cost_of_marked(source: RunSource) -> str:
+    """Say how many molecules a column marks as valid, and what it costs not to learn from them.
+
+    Processes predict each fold of the training part from the other folds, once with the marked
+    molecules and once without. The result is "" if none is marked.
+    """
+    train, valid, tasks = source.train, source.valid, dict(enumerate(source.tasks))
+    if source.parts.kind != "column" or not valid.smiles:
+        return ""
+    count, n = len(valid.smiles), len(train.smiles)
+    said = (
+        f"{count:,} molecules are marked valid and never learned from ({count / (count + n):.0%} of"
+        " those that are not tested): they only calibrate intervals and probabilities"
+    )
+    if not 20 <= n <= AT_MOST - count:
+        return said
+    counts = structure_counts([*train.smiles, *valid.smiles])
+    kernel, every = similarity(counts, counts), np.arange(n + count)
+    labels = process_columns(tasks, np.concatenate([train.y, valid.y]))
+    errors = []
+    for with_valid in (False, True):
+        predicted = np.full(labels.shape, np.nan)
+        for first in range(FOLDS):
+            fold, rest = np.arange(first, n, FOLDS), labels.copy()
+            rest[fold] = np.nan
+            if not with_valid:
+                rest[n:] = np.nan
+            process = Process.fit(kernel, every, rest, left_out=False)
+            predicted[fold] = process.predict(kernel[fold])
+        of_tasks = process_readings(tasks, predicted[:n]).items()
+        each = [squared_errors(tasks[k], values, train.y[:, k]) for k, values in of_tasks]
+        errors.append(float(np.sqrt(np.nanmean(np.concatenate(each)))))
+    without, together = errors
+    return (
+        f"{said}. A process errs by {without:.3f} without them and by {together:.3f} with them, in"
+        f" standard deviations, on {FOLDS} random folds of the training part"
+    )
