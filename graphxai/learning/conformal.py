@@ -196,7 +196,7 @@ def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
     It is the slope with the smallest sets at this level, and 0 where similarity to what was learned
     does not go with the errors. It is 0 for values, whose intervals depend on similarity itself.
     """
-    labelled, best, smallest = _labelled(unseen.readings, unseen.y), 0.0, np.inf
+    labelled, best, smallest = comparable(unseen.readings, unseen.y), 0.0, np.inf
     if not task.classes or unseen.similarity is None or not labelled.any():
         return best
     read, y = unseen.readings[labelled], unseen.y[labelled]
@@ -223,7 +223,7 @@ def errors_by_nearness(task: Task, unseen: Unseen) -> dict[str, list[float]]:
         By "near", "edge" and "far" (see `Nearness`), the mean error, its standard error, and the
         number of molecules. Groups of fewer than two molecules are left out.
     """
-    labelled = _labelled(unseen.readings, unseen.y)
+    labelled = comparable(unseen.readings, unseen.y)
     if unseen.similarity is None or not labelled.any():
         return {}
     read, y = unseen.readings[labelled], unseen.y[labelled]
@@ -247,7 +247,7 @@ def errors_by_probability(task: Task, unseen: Unseen) -> dict[str, list[float]]:
         By the least probability in each group, see `SURENESS`, the share of wrong classes, its
         standard error, and the number of molecules. Groups of fewer than two are left out.
     """
-    labelled = _labelled(unseen.readings, unseen.y)
+    labelled = comparable(unseen.readings, unseen.y)
     by_class, y = _by_class(task, unseen.readings[labelled]), unseen.y[labelled]
     probability = by_class.max(1, initial=0.0)
     errors = (by_class.argmax(1) != y).astype(np.float64)
@@ -256,7 +256,7 @@ def errors_by_probability(task: Task, unseen: Unseen) -> dict[str, list[float]]:
     return _mean_of_each(errors, groups)
 
 
-def _labelled(read: FloatArray, y: FloatArray) -> NDArray[np.bool_]:
+def comparable(read: FloatArray, y: FloatArray) -> NDArray[np.bool_]:
     """Return which molecules have a label and a reading (n,)."""
     return ~np.isnan(y) & ~np.isnan(read.reshape(len(y), -1)).any(1)
 
@@ -282,7 +282,7 @@ def conformal_scores(task: Task, unseen: Unseen, slope: float = 1.0) -> Conforma
         slope: how fast difficulty grows away from the training set, see `best_slope`.
     """
     read, y, similarity = unseen.readings, unseen.y, unseen.similarity
-    labelled = np.flatnonzero(_labelled(read, y))
+    labelled = np.flatnonzero(comparable(read, y))
     if not len(labelled):
         return None
     by_class = [labelled[y[labelled] == code] for code in range(len(task.classes))]

@@ -238,8 +238,12 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
         Finding("differences that no model sees", len(alike), "merged", "", alike),
     ]
     for column, labels in enumerate(columns):
-        values[:, column], merged = _merged_values(raw, labels)
-        counts[:, column], noise[column] = _replicates(raw, labels)
+        measured = [labels.values[molecule.rows] for molecule in raw.molecules]
+        measured = [each[~np.isnan(each)] for each in measured]
+        counts[:, column] = list(map(len, measured))
+        if labels.kind == "regression":
+            noise[column] = _noise(measured)
+        values[:, column], merged = _merged_values(raw, labels, measured)
         bounds[:, column], bounded = _merged_bounds(raw, column, labels, values[:, column])
         noun = "number" if labels.kind == "regression" else "class"
         known = {bound.position for bound in labels.bounds}
@@ -253,31 +257,27 @@ def merge_rows(raw: TableRows, columns: Sequence[Labels]) -> tuple[MoleculeLabel
     return MoleculeLabels(values, bounds, counts, noise), findings
 
 
-def _replicates(raw: TableRows, labels: Labels) -> tuple[FloatArray, float]:
-    """Return how many values each molecule has (molecules,), and their standard deviation.
+def _noise(measured: Sequence[FloatArray]) -> float:
+    """Return the standard deviation of the values of one molecule, NaN if too few have several.
 
     It is pooled over the molecules with several values: the root of the sum of squared deviations
     from each molecule's mean, over the number of values minus that of these molecules.
     """
-    groups = [labels.values[molecule.rows] for molecule in raw.molecules]
-    groups = [values[~np.isnan(values)] for values in groups]
-    several = [values for values in groups if len(values) > 1]
+    several = [values for values in measured if len(values) > 1]
     freedom = sum(len(values) - 1 for values in several)
-    counts = np.array([len(values) for values in groups], dtype=float)
-    if labels.kind != "regression" or freedom < FEWEST:
-        return counts, float("nan")
-    return counts, float(np.sqrt(sum(len(v) * np.var(v) for v in several) / freedom))
+    squares = sum(len(values) * np.var(values) for values in several)
+    return float(np.sqrt(squares / freedom)) if freedom >= FEWEST else float("nan")
 
 
-def _merged_values(raw: TableRows, labels: Labels) -> tuple[FloatArray, Finding]:
+def _merged_values(
+    raw: TableRows, labels: Labels, each: Sequence[FloatArray]
+) -> tuple[FloatArray, Finding]:
     """Return a column's label of each molecule (molecules,), and the finding about differences."""
     values = np.full(len(raw.molecules), np.nan)
     regression = labels.kind == "regression"
     differing: list[RejectedRow] = []
     largest = 0.0
-    for m, molecule in enumerate(raw.molecules):
-        measured = labels.values[molecule.rows]
-        measured = measured[~np.isnan(measured)]
+    for m, (molecule, measured) in enumerate(zip(raw.molecules, each, strict=True)):
         if not measured.size:
             continue
         spread = float(np.ptp(measured))

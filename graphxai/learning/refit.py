@@ -217,8 +217,14 @@ class Refitting:
             for key, item in items:
                 if (key, explainer.name) not in done:
                     label = targets[key].resolve(self.model.config, blank).labels[0]
+                    row, order = place_of.get(key), orders[key]
+                    values = {
+                        operator: {ROAR.name: math.nan if row is None else float(drop[row])}
+                        for operator, drop in drops.items()
+                    }
+                    note = order if isinstance(order, str) else ""
                     unit = Unit("", key, "", explainer.name, item.num_nodes, label)
-                    yield [_filled(unit, orders[key], place_of.get(key), drops)]
+                    yield [replace(unit, values=values, note=note)]
 
     def _trained(
         self, graphs: Sequence[Data], epochs: int, folder: Path, seed: int, progress: bool | None
@@ -239,17 +245,6 @@ class Refitting:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
             fit(learner, graphs, [], settings, folder)
         return learner.to(device)
-
-
-def _filled(
-    unit: Unit, order: Tensor | str, place: int | None, drops: Mapping[str, NDArray[np.float64]]
-) -> Unit:
-    """Fill a unit with row `place` of each operator's drops, or with NaN if there is no row."""
-    values = {
-        operator: {ROAR.name: math.nan if place is None else float(drop[place])}
-        for operator, drop in drops.items()
-    }
-    return replace(unit, values=values, note=order if isinstance(order, str) else "")
 
 
 def _orders(

@@ -87,22 +87,11 @@ def _relatives(
     for m, molecule in enumerate(molecules):
         groups[key(molecule)].append(m)
     several = [group for group in groups.values() if len(group) > 1]
-    rows = _rows(
-        molecules,
-        (
-            (
-                m,
-                "; ".join(
-                    [
-                        f"differs from row {molecules[group[0]].graph.row} only in {difference}",
-                        *_differences(y[group[0]], y[m], targets),
-                    ]
-                ),
-            )
-            for group in several
-            for m in group[1:]
-        ),
-    )
+    remarks = []
+    for first, *others in several:
+        text = f"differs from row {molecules[first].graph.row} only in {difference}"
+        remarks += [(m, "; ".join([text, *_differences(y[first], y[m], targets)])) for m in others]
+    rows = _rows(molecules, remarks)
     done = "; ".join(["kept", *_contradictions(several, targets, y)])
     return Finding(f"{kind} of another row", len(rows), done, "", rows)
 

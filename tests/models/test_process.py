@@ -134,7 +134,8 @@ def test_a_molecule_without_a_gradient_has_the_similarities_of_one_with(model, s
 
 
 def test_the_posterior_mean_of_a_teacher_is_the_output_of_its_process():
-    from graphxai.learning.teachers.gaussian_process import Process, similarity
+    from graphxai.datasets.fingerprints import similarity
+    from graphxai.learning.teachers.gaussian_process import Process
 
     y = np.array([[Crippen.MolLogP(Chem.MolFromSmiles(smiles))] for smiles in TRAINING])
     counts = structure_counts(TRAINING)

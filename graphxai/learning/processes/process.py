@@ -26,7 +26,12 @@ from graphxai.learning.calibration import mean_readings
 from graphxai.learning.conformal import Unseen, nearest_of_other_folds, nearest_of_others
 from graphxai.learning.predicting import task_readings
 from graphxai.learning.teachers.choosing import choose_process
-from graphxai.learning.teachers.gaussian_process import Process, process_columns, process_readings
+from graphxai.learning.teachers.gaussian_process import (
+    Process,
+    one_hot,
+    process_columns,
+    process_readings,
+)
 from graphxai.learning.teachers.stacking import FOLDS
 from graphxai.learning.training import LearnedModel, Log, RunSource, fit_networks
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
@@ -219,12 +224,9 @@ def squared_errors(task: Task, readings: FloatArray, y: FloatArray) -> FloatArra
 
     Values are in units of their standard deviation. For classes it is the Brier score.
     """
-    if task.kind == "regression":
-        return ((readings - y) / task.scale) ** 2
-    if task.kind == "binary":
-        return (readings - y) ** 2
-    one_hot = np.where(np.isnan(y)[:, None], np.nan, y[:, None] == np.arange(len(task.classes)))
-    return ((readings - one_hot) ** 2).sum(axis=1)
+    if task.kind == "multiclass":
+        return ((readings - one_hot(y, len(task.classes))) ** 2).sum(axis=1)
+    return ((readings - y) / task.scale) ** 2  # 1 for classes
 
 
 def cost_of_marked(source: RunSource) -> str:

@@ -19,18 +19,20 @@ from numpy.typing import NDArray
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import (
+    Counts,
     Molecules,
     atom_pair_counts,
     ecfp4,
     ecfp6_counts,
     parsed,
+    similarity,
 )
 from graphxai.learning.fit import FINETUNING, PRETRAINED, finetune
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source, labelled
 from graphxai.learning.teachers.forests import TREES, Forest
-from graphxai.learning.teachers.gaussian_process import Counts, Process, carriers_of, similarity
+from graphxai.learning.teachers.gaussian_process import Process, carriers_of
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import Graphormer
 from graphxai.runtime.progress import in_chunks, progress_bar

@@ -16,17 +16,18 @@ from scipy.optimize import nnls
 
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskSet
+from graphxai.datasets.fingerprints import similarity
 from graphxai.datasets.splits import scaffold_folds
-from graphxai.learning.conformal import Unseen, nearest_of_other_folds
+from graphxai.learning.conformal import Unseen, comparable, nearest_of_other_folds
 from graphxai.learning.scores import METRICS
 from graphxai.learning.teachers.forests import Forest, filled_labels, trees_for
 from graphxai.learning.teachers.gaussian_process import (
     Positions,
     Process,
     carriers_of,
+    one_hot,
     process_columns,
     process_readings,
-    similarity,
 )
 from graphxai.learning.teachers.stacking import (
     FOLDS,
@@ -75,7 +76,7 @@ def choose_teacher(
     folds = scaffold_folds(smiles, FOLDS) if folds is None else folds
     enough = [k for k in range(len(tasks)) if len(folds) and _has_enough_labels(y[:, k])]
     folds = folds if enough else []
-    similarity = nearest_of_other_folds(smiles, folds)
+    nearest = nearest_of_other_folds(smiles, folds)
     known = fitted or {}
     process = known.get("process")
     steps = len(MAX_FEATURES.keys() - known.keys()) * len(tasks) + len(MAX_FEATURES) * len(folds)
@@ -108,7 +109,7 @@ def choose_teacher(
         out_of_fold=tuple(stacks[k][1] if k in stacks else {} for k in positions),
         metrics=tuple(next(iter(METRICS[task.kind])) for task in tasks),
         unseen={
-            tasks[k].name: Unseen(stack, y[:, k].copy(), similarity)
+            tasks[k].name: Unseen(stack, y[:, k].copy(), nearest)
             for k, (_, _, stack) in stacks.items()
         },
     )
@@ -277,8 +278,7 @@ def _stacked(
 
 def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bool_]:
     """Return which molecules (n,) have a label y (n,) and all predictions."""
-    missing = [np.isnan(p.reshape(len(p), -1)).any(1) for p in predictions]
-    return ~np.isnan(y) & ~np.any(missing, axis=0)
+    return np.all([comparable(each, y) for each in predictions], axis=0)
 
 
 def _has_enough_labels(y: FloatArray) -> bool:
@@ -297,4 +297,4 @@ def _labelled(y: FloatArray, without: Positions | None = None) -> Positions:
 
 def _errors(readings: FloatArray, y: FloatArray) -> FloatArray:
     """Return readings (n,) or (n, C) minus labels y (n,), none of them missing."""
-    return readings - (y if readings.ndim == 1 else np.eye(readings.shape[1])[y.astype(int)])
+    return readings - (y if readings.ndim == 1 else one_hot(y, readings.shape[1]))

@@ -17,10 +17,7 @@ from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task, TaskSet
-from graphxai.datasets.fingerprints import Counts as Counts
-from graphxai.datasets.fingerprints import Kernel as Kernel
-from graphxai.datasets.fingerprints import similarity as similarity
-from graphxai.datasets.fingerprints import tanimoto as tanimoto
+from graphxai.datasets.fingerprints import Kernel
 
 Positions = NDArray[np.intp]
 NOISE = 0.05  # ratio of measurement variance to process variance
@@ -101,15 +98,16 @@ class Process:
 
 def process_columns(tasks: Mapping[int, Task], y: FloatArray) -> FloatArray:
     """Return the columns that a process learns, (n, columns): a task of C classes has C."""
-    columns = []
-    for k, task in tasks.items():
-        if task.kind == "multiclass":
-            numbers = np.arange(len(task.classes), dtype=np.float64)
-            one_hot = (y[:, k, None] == numbers).astype(np.float64)
-            columns.append(np.where(np.isnan(y[:, k, None]), np.nan, one_hot))
-        else:
-            columns.append(y[:, k, None])
+    columns = [
+        one_hot(y[:, k], len(task.classes)) if task.kind == "multiclass" else y[:, k, None]
+        for k, task in tasks.items()
+    ]
     return np.concatenate(columns, axis=1)
+
+
+def one_hot(y: FloatArray, classes: int) -> FloatArray:
+    """Return 1 for the class y (n,) of each molecule and 0 for others, (n, classes); NaN stays."""
+    return np.where(np.isnan(y)[:, None], np.nan, y[:, None] == np.arange(classes))
 
 
 def process_readings(tasks: Mapping[int, Task], values: FloatArray) -> dict[int, FloatArray]:

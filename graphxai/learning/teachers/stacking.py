@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import ecfp4, parsed, structure_counts
-from graphxai.learning.conformal import Unseen
+from graphxai.datasets.fingerprints import ecfp4, parsed, similarity, structure_counts
+from graphxai.learning.conformal import Unseen, comparable
 from graphxai.learning.teachers.forests import Forest, descriptors
-from graphxai.learning.teachers.gaussian_process import Process, process_readings, similarity
+from graphxai.learning.teachers.gaussian_process import Process, process_readings
 from graphxai.runtime.progress import in_chunks
 
 SOURCES = {
@@ -317,8 +317,7 @@ def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> f
     readings (n,) or (n, C) for labels y (n,), NaN where one is missing. With fewer than 20 labels
     of molecules that the teacher predicts, s is one half.
     """
-    predicted = ~np.isnan(teacher.reshape(len(y), -1)).any(1)
-    labelled = ~np.isnan(y) & predicted
+    labelled = comparable(teacher, y)
     if labelled.sum() < MIN_LABELS:
         return 0.5
     teacher, network, truth = teacher[labelled], network[labelled], y[labelled]
