@@ -7,7 +7,7 @@ random or as the user says, and so are their nodes, which are counted over all g
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -148,24 +148,16 @@ def node_parts(graphs: Sequence[Data], y: FloatArray, settings: GraphSettings) -
         parts = (_masked(graphs, name) & labelled for name in MASKS)
         train, valid, test = (tuple(np.flatnonzero(part).tolist()) for part in parts)
         return Split(train, valid, test, "masks")
+    # what is split, and its number for each node
     if at_random and len(graphs) < FEWEST:
-        nodes = np.flatnonzero(labelled)
-        return _sorted(random_split(len(nodes), settings.seed), lambda k: [int(nodes[k])])
-    if len(graphs) == 1:
-        return _sorted(graph_parts(settings, len(y)), lambda k: [k] if labelled[k] else [])
-    starts = starts_of(graphs)
-
-    def nodes_of(graph: int) -> list[int]:
-        first = int(starts[graph])
-        return [first + k for k in np.flatnonzero(labelled[first : starts[graph + 1]]).tolist()]
-
-    return _sorted(graph_parts(settings, len(graphs)), nodes_of)
-
-
-def _sorted(split: Split, nodes_of: Callable[[int], list[int]]) -> Split:
-    """Return a split with each position replaced by nodes, in ascending order."""
+        split, numbers = random_split(int(labelled.sum()), settings.seed), labelled.cumsum() - 1
+    elif len(graphs) == 1:
+        split, numbers = graph_parts(settings, len(y)), np.arange(len(y))
+    else:
+        graph_of_node = np.arange(len(graphs)).repeat(np.diff(starts_of(graphs)))
+        split, numbers = graph_parts(settings, len(graphs)), graph_of_node
     train, valid, test = (
-        tuple(sorted(node for position in part for node in nodes_of(position)))
+        tuple(np.flatnonzero(labelled & np.isin(numbers, part)).tolist())
         for part in (split.train, split.valid, split.test)
     )
     return replace(split, train=train, valid=valid, test=test)

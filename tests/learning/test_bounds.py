@@ -10,7 +10,7 @@ from scipy.stats import norm, truncnorm
 from graphxai.contract.tasks import Task
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.scores import SPREAD, Objective, censored_loss, kept_bounds, score_test_part
-from graphxai.learning.teachers.forests import expected_within, filled_column
+from graphxai.learning.teachers.forests import expected_within, filled_labels
 from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate
 
@@ -66,7 +66,8 @@ def test_filled_labels_lie_within_their_bounds_and_nearer_the_truth_than_the_bou
     ceiling = np.quantile(truth, 0.6)
     y = np.where(truth > ceiling, np.nan, truth)
     bounds = np.where((truth > ceiling)[:, None], [ceiling, INF], [-INF, INF])
-    filled = filled_column(Task("y", "regression"), inputs, y, bounds, seed=0)
+    task = Task("y", "regression")
+    filled = filled_labels([task], inputs, y[:, None], bounds[:, None], seed=0)[:, 0]
     censored = np.isnan(y)
     assert (filled[~censored] == y[~censored]).all()
     assert (filled[censored] >= ceiling).all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ def _second_class(trees: Any, probabilities: NDArray[Any]) -> NDArray[Any]:
 def filled_labels(
     tasks: Sequence[Task], inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
 ) -> FloatArray:
-    """Fill in the labels of regressions that are bounded, see `filled_column`.
+    """Fill in labels of regressions that are bounded by what a forest expects, see `filled_within`.
 
     Args:
         tasks: the tasks.
@@ -145,33 +146,12 @@ def filled_labels(
         bounds: the lowest and highest possible values (n, tasks, 2), infinite where nothing is
             known.
         seed: the seed of the forests.
-    """
-    columns = [
-        filled_column(task, inputs, y[:, k], bounds[:, k], seed)
-        if task.kind == "regression"
-        else y[:, k]
-        for k, task in enumerate(tasks)
-    ]
-    return np.stack(columns, axis=1)
-
-
-def filled_column(
-    task: Task, inputs: NDArray[Any], y: FloatArray, bounds: FloatArray, seed: int
-) -> FloatArray:
-    """Fill in labels that are bounded by what a forest expects, see `filled_within`.
-
-    Args:
-        task: the task.
-        inputs: the features of the molecules (n, F).
-        y: their labels (n,), NaN where none was measured.
-        bounds: the lowest and highest possible values (n, 2), infinite where nothing is known.
-        seed: the seed of the forests.
 
     Returns:
-        The labels (n,), still NaN where there is neither a label nor a bound.
+        The labels (n, tasks), still NaN where there is neither a label nor a bound.
     """
 
-    def predicted(labels: FloatArray) -> FloatArray:
+    def predicted(task: Task, labels: FloatArray) -> FloatArray:
         labelled, values = ~np.isnan(labels), np.full(len(labels), np.nan)
         options: dict[str, Any] = {"trees": FEW_TREES, "out_of_bag": True, "seed": seed}
         forest = Forest.fit(task, inputs[labelled], labels[labelled], **options)
@@ -180,7 +160,11 @@ def filled_column(
             values[~labelled] = forest.predict(inputs[~labelled])
         return values
 
-    return filled_within(predicted, y, bounds)
+    filled = y.copy()
+    for k, task in enumerate(tasks):
+        if task.kind == "regression":
+            filled[:, k] = filled_within(partial(predicted, task), y[:, k], bounds[:, k])
+    return filled
 
 
 def filled_within(
