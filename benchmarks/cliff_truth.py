@@ -18,12 +18,12 @@ import torch
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.datasets.training_set import FILE
 from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.learning.teachers.choosing import NOISES
-from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig, save_process
 
 METHODS = ("kernel", "occlusion", "gradient_input", "shapley_sampling")

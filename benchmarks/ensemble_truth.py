@@ -20,10 +20,10 @@ from scipy.stats import spearmanr
 import graphxai as gx
 from graphxai.chemistry.matching import common_part_or_none
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
-from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
 

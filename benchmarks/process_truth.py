@@ -21,11 +21,11 @@ from sklearn.metrics import roc_auc_score
 import graphxai as gx
 from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.datasets.rule_molecules import RuleTable, local_smiles, rule_table
 from graphxai.datasets.rules import RULES
 from graphxai.evaluation.output import markdown_table
-from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
 
 METHODS = ("kernel", "occlusion", "shapley_sampling", "integrated_gradients", "gradient_input")

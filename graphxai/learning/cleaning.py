@@ -311,16 +311,14 @@ def _in_several_parts(raw: TableRows, molecules: Sequence[TableMolecule]) -> Fin
 
 def _row_findings(raw: TableRows, standardise: Standardisation) -> list[Finding]:
     """Return the findings about rows: those left out, and those whose molecule was changed."""
-    changed = tuple(raw.standardised)
-    return [
-        *(
-            Finding(check, len(rows), "left out", "", tuple(rows))
-            for check, rows in raw.left_out.items()
-        ),
-        Finding("standardised", len(changed), STANDARDISED[standardise], "", changed),
-        Finding("read as drawn", len(raw.remarks), "kept", "", tuple(raw.remarks)),
-        Finding("isotopes", len(raw.isotopes), "not seen by the model", "", tuple(raw.isotopes)),
-    ]
+    done = {
+        "standardised": STANDARDISED[standardise],
+        "read as drawn": "kept",
+        "isotopes": "not seen by the model",
+    }
+    each = [(check, "left out", rows) for check, rows in raw.left_out.items()]
+    each += [(check, text, raw.noted[check]) for check, text in done.items()]
+    return [Finding(check, len(rows), text, "", tuple(rows)) for check, text, rows in each]
 
 
 def _with_units(

@@ -54,9 +54,8 @@ class TableRows:
         numbers, smiles, cells: those of the usable rows.
         beside: for each further column, its cells in the usable rows.
         molecules: each once.
-        standardised: rows whose molecule was replaced by its parent.
-        remarks: rows whose molecule was read as it is drawn, with a remark on it.
-        isotopes: rows with isotopes, which no model sees.
+        noted: rows whose molecule was replaced by its parent ("standardised"), those with a remark
+            on a molecule "read as drawn", and those with "isotopes", which no model sees.
         alike: positions of usable rows with another molecule than the first row of theirs, which
             the features of a model cannot tell apart from it.
         left_out: unusable rows, by the check that they failed.
@@ -68,9 +67,7 @@ class TableRows:
     cells: list[tuple[str, ...]] = field(default_factory=list)
     beside: dict[str, list[str]] = field(default_factory=dict)
     molecules: list[TableMolecule] = field(default_factory=list)
-    standardised: list[RejectedRow] = field(default_factory=list)
-    remarks: list[RejectedRow] = field(default_factory=list)
-    isotopes: list[RejectedRow] = field(default_factory=list)
+    noted: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
     alike: list[int] = field(default_factory=list)
     left_out: dict[str, list[RejectedRow]] = field(default_factory=lambda: defaultdict(list))
 
@@ -153,9 +150,9 @@ def _add_row(
     if as_given is not None:
         is_changed = as_given.smiles != graph.smiles
         reason = f"{as_given.sentence}: {graph.smiles}" if is_changed else as_given.sentence
-        remarks = rows.standardised if is_changed else rows.remarks
-        remarks = rows.isotopes if as_given.changes == (ISOTOPE_UNSEEN,) else remarks
-        remarks.append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
+        check = "standardised" if is_changed else "read as drawn"
+        check = "isotopes" if as_given.changes == (ISOTOPE_UNSEEN,) else check
+        rows.noted[check].append(RejectedRow(number, shortened(text, MAX_QUOTED), reason))
         text = graph.smiles
         del graph.as_given
     molecule = index.get(canonical)

@@ -209,11 +209,10 @@ class Objective:
             logits = outputs[:, [self.columns[task].start for task in k]]
             losses[:, k] = F.binary_cross_entropy_with_logits(logits, soft, reduction="none")
         if k := self.positions["regression"]:
-            standard = (target[:, k] - self.offset.to(y.device)[k]) / self.scale.to(y.device)[k]
+            offset, scale = (each.to(y.device)[k] for each in (self.offset, self.scale))
             values = outputs[:, [self.columns[task].start for task in k]]
-            losses[:, k] = F.mse_loss(values, standard, reduction="none")
+            losses[:, k] = F.mse_loss(values, (target[:, k] - offset) / scale, reduction="none")
             if bounds is not None:
-                scale, offset = self.scale.to(y.device)[k], self.offset.to(y.device)[k]
                 limits = (bounds[:, k] - offset[:, None]) / scale[:, None]  # (B, k, 2)
                 losses[:, k] = torch.where(
                     bounded[:, k], censored_loss(values, limits), losses[:, k]

@@ -12,10 +12,9 @@ import torch
 
 import graphxai as gx
 from graphxai.contract.target import Target
-from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.explanation.compute.models import load
 from graphxai.learning.processes.adapting import NOISE
-from graphxai.learning.teachers.gaussian_process import similarity
 from graphxai.models.process import SummedModel
 from graphxai.tables.app.molecules import card
 

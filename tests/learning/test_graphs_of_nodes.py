@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import graphxai as gx
 from graphxai.cli.main import app
 from graphxai.datasets.graph_folders import load_graphs, save_graphs
-from graphxai.learning.graphs.reading import node_features
+from graphxai.learning.graphs.reading import labels_of, node_features
 from graphxai.learning.graphs.source import split_graphs
 from graphxai.learning.settings import GraphSettings
 
@@ -136,3 +136,9 @@ def test_a_folder_keeps_labels_and_masks_and_is_benchmarked(run, tmp_path):
     assert {p.name for p in (tmp_path / "explained" / "pictures").iterdir()} == {
         "0-52.svg", "0-53.svg"
     }  # fmt: skip
+
+
+def test_the_first_graph_with_another_number_of_labels_for_its_nodes_is_named():
+    graphs = [Data(y=torch.zeros(3, labels), num_nodes=3) for labels in (1, 2)]
+    with pytest.raises(ValueError, match="graph 1 has 2 labels, the first graph 1"):
+        labels_of(graphs, "node")

@@ -14,7 +14,7 @@ import torch
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import structure_counts
+from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.learning import training
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.processes.process import (
@@ -27,7 +27,7 @@ from graphxai.learning.run import train_table
 from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.choosing import NOISES
-from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.teachers.stacking import FOLDS
 from graphxai.models.process import KernelProcess
 

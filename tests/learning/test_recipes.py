@@ -14,7 +14,7 @@ from rdkit.Chem import rdFingerprintGenerator
 
 import graphxai as gx
 from graphxai.contract.tasks import Task
-from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts
+from graphxai.datasets.fingerprints import atom_pair_counts, ecfp6_counts, tanimoto
 from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.recombine import recombine, substitute
 from graphxai.datasets.rule_molecules import rule_table
@@ -41,7 +41,7 @@ from graphxai.learning.recipes.pretraining import (
 from graphxai.learning.recipes.rules import train_rules, train_shapes
 from graphxai.learning.settings import TrainingSettings
 from graphxai.learning.source import Source
-from graphxai.learning.teachers.gaussian_process import NOISE, tanimoto
+from graphxai.learning.teachers.gaussian_process import NOISE
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import load_checkpoint
 from graphxai.runtime.progress import in_chunks

@@ -7,10 +7,11 @@ import pytest
 from rdkit import Chem
 
 from graphxai.contract.tasks import Task
+from graphxai.datasets.fingerprints import similarity
 from graphxai.learning.conformal import nearest_similarities
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.choosing import choose_teacher, simplex_weights
-from graphxai.learning.teachers.gaussian_process import Process, similarity
+from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.learning.teachers.stacking import (
     MoleculeFeatures,
 )

@@ -44,32 +44,25 @@ def labels_of(graphs: Sequence[Data], level: Level = "graph") -> FloatArray:
     Raises:
         ValueError: a graph has no label, or another number of labels than the first.
     """
-    if level == "node":
-        return np.concatenate([_labels_of_nodes(k, graph) for k, graph in enumerate(graphs)])
-    rows: list[FloatArray] = []
+    rows: list[Tensor] = []
     for k, graph in enumerate(graphs):
         y = graph.get("y")
-        if not isinstance(y, torch.Tensor | int | float):
+        if level == "node":
+            if not isinstance(y, Tensor) or not y.dim() or len(y) != graph.num_nodes:
+                shape = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+                raise ValueError(
+                    f"graph {k}: y needs a row for each of {graph.num_nodes} nodes, not {shape}."
+                )
+        elif not isinstance(y, Tensor | int | float):
             raise ValueError(f"graph {k} has no label y.")
-        row = torch.as_tensor(y).double().reshape(-1).numpy()
-        if rows and len(row) != len(rows[0]):
+        values = torch.as_tensor(y).double()
+        rows.append(values.reshape(len(values), -1) if level == "node" else values.reshape(1, -1))
+        if rows[-1].shape[1] != rows[0].shape[1]:
             raise ValueError(
-                f"graph {k} has {len(row)} labels, the first graph {len(rows[0])}: y needs one row"
-                " for each graph, or in all graphs one row for each node."
+                f"graph {k} has {rows[-1].shape[1]} labels, the first graph {rows[0].shape[1]}: y"
+                " needs one row for each graph, or in all graphs one row for each node."
             )
-        rows.append(row)
-    return np.stack(rows)
-
-
-def _labels_of_nodes(k: int, graph: Data) -> FloatArray:
-    """Return the labels of the nodes of the k-th graph, (N, tasks)."""
-    y = graph.get("y")
-    if not isinstance(y, torch.Tensor) or not y.dim() or len(y) != graph.num_nodes:
-        shape = tuple(y.shape) if isinstance(y, torch.Tensor) else type(y).__name__
-        raise ValueError(
-            f"graph {k}: y needs a row for each of {graph.num_nodes} nodes, not {shape}."
-        )
-    return y.double().reshape(len(y), -1).numpy()
+    return torch.cat(rows).numpy()
 
 
 def tasks_of(task: TaskLike, y: FloatArray, *, whole: bool) -> tuple[Task, ...]:

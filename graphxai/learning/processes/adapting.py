@@ -203,9 +203,7 @@ def _rows(
 
 def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]) -> _Measurements:
     """Read each molecule as the base does. Its last value counts, or its last bound without one."""
-    inputs: dict[str, Input] = {}
-    counts: dict[str, Input] = {}
-    latest: dict[str, Limits] = {}
+    read: dict[str, tuple[Input, Input, Limits]] = {}  # with its counts, and what is known of it
     left_out = 0
     with_values = [(s, v) for s, v in rows if v]
     encoded = prepare_each(base, [smiles for smiles, _ in with_values], Exception)
@@ -218,25 +216,20 @@ def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]
             left_out += 1
             continue
         smiles = smiles_with_groups(form_with_groups(Chem.MolFromSmiles(item.smiles)))
-        inputs.setdefault(smiles, item)
-        counts.setdefault(smiles, counted)
-        known = latest.setdefault(smiles, {})
+        _, _, known = read.setdefault(smiles, (item, counted, {}))
         for name, (low, high) in values.items():
             if low == high or name not in known or known[name][0] != known[name][1]:
                 known[name] = low, high
     unknown = -np.inf, np.inf
-    limits = np.array([[each.get(t.name, unknown) for t in tasks] for each in latest.values()])
-    limits = limits.reshape(len(inputs), len(tasks), 2)
+    limits = np.array([[each.get(t.name, unknown) for t in tasks] for *_, each in read.values()])
+    limits = limits.reshape(len(read), len(tasks), 2)
     y = np.where(limits[..., 0] == limits[..., 1], limits[..., 0], np.nan)
-    predictions = dict(predict_prepared(base, list(enumerate(inputs.values()))))
-    predicted = np.array(
-        [
-            [np.nan if p.value is None else p.value for p in predictions[k]]
-            for k in range(len(inputs))
-        ]
-    )
-    predicted = predicted.reshape(y.shape)
-    return _Measurements(tuple(inputs), tuple(counts.values()), y, limits, predicted, left_out)
+    inputs = [(k, item) for k, (item, _, _) in enumerate(read.values())]
+    predictions = dict(predict_prepared(base, inputs))
+    means = [[np.nan if p.value is None else p.value for p in predictions[k]] for k, _ in inputs]
+    counts = tuple(counted for _, counted, _ in read.values())
+    predicted = np.array(means).reshape(y.shape)
+    return _Measurements(tuple(read), counts, y, limits, predicted, left_out)
 
 
 def _fitted(

@@ -279,11 +279,10 @@ def joint_labels(
         shares: the teacher's share, by task.
         seed: seed of the classes that are drawn, see `soft_labels`.
     """
+    joint = zip(joint_readings(teacher, network, shares), shares, strict=True)
     columns = [
-        np.full(len(by_network), np.nan)
-        if by_teacher is None or share is None
-        else soft_labels(share * by_teacher + (1 - share) * by_network, seed)
-        for by_teacher, by_network, share in zip(teacher, network, shares, strict=True)
+        np.full(len(readings), np.nan) if share is None else soft_labels(readings, seed)
+        for readings, share in joint
     ]
     return np.stack(columns, axis=1)
 
