@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,13 +88,6 @@ MOLECULES = {
 MANY = 3  # targets; more are listed in one table
 
 
-class _Words(dict[str, Any]):
-    """The words for a template, in which those that nobody gave are empty."""
-
-    def __missing__(self, name: str) -> str:
-        return ""
-
-
 def run_card(
     source: RunSource, learned: LearnedModel, facts: dict[str, Any], command: str = ""
 ) -> str:
@@ -106,7 +100,7 @@ def run_card(
     """
     parts = source.parts
     used = (parts.train, parts.valid, parts.test) if parts.valid else (parts.train, parts.test)
-    words = _Words(source.words(learned, facts))
+    words = defaultdict(str, source.words(learned, facts))  # what nobody says is left out
     words |= {
         "model": _model_text(learned.model, words["parameters"]),
         "labelled": source.labelled,
@@ -335,7 +329,7 @@ def summary(scores: dict[str, Any]) -> str:
 
 def _mean_of(count: int) -> str:
     """Name the mean over a number of targets."""
-    return f"mean of {count} target{'s' if count > 1 else ''}"
+    return f"mean of {counted(count, 'target')}"
 
 
 def mean_scores(scores: dict[str, Any]) -> list[tuple[str, int, dict[str, float]]]:

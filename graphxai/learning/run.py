@@ -23,12 +23,7 @@ from graphxai.learning.fit import require_hardware, resumable_in
 from graphxai.learning.processes.process import cost_of_marked, worth_of_network
 from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import score_test_part
-from graphxai.learning.settings import (
-    EnsembleSettings,
-    GraphSettings,
-    TableSettings,
-    repeating,
-)
+from graphxai.learning.settings import EnsembleSettings, GraphSettings, TableSettings, repeating
 from graphxai.learning.table import split_table
 from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.learning.writing import record_run, write_run

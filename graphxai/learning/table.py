@@ -113,10 +113,9 @@ class TableSource(RunSource):
         for share in SMALLER if settings.learning_curve else ():
             parts = share_of(self.parts, share, settings.seed)
             tasks = table_tasks(self.table.targets, self.y[list(parts.train)])
-            part = replace(
-                self, parts=parts, settings=settings, warnings=(), share=share, fitted=None
-            )
-            smaller.append(replace(part, config=replace(self.config, tasks=tasks)))
+            config = replace(self.config, tasks=tasks)
+            part = replace(self, parts=parts, config=config, settings=settings, share=share)
+            smaller.append(replace(part, warnings=(), fitted=None))
         return smaller
 
     def training(self, network: int = 0) -> TrainingSettings:
