@@ -12,8 +12,10 @@ import torch
 
 import graphxai as gx
 from graphxai.contract.target import Target
+from graphxai.datasets import fingerprints
 from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.explanation.compute.models import load
+from graphxai.learning import conformal
 from graphxai.learning.processes.adapting import NOISE
 from graphxai.models.process import SummedModel
 from graphxai.tables.app.molecules import card
@@ -98,6 +100,17 @@ def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, 
     rows = (again / "training.csv").read_text().splitlines()
     assert sum(row.endswith(",-9") for row in rows) == 1
     assert gx.predict(model, NEW)[TASK].value > gx.predict(adapted, NEW)[TASK].value + 1
+
+
+def test_training_compounds_are_not_read_again_for_each_adaptation(adapted, tmp_path, monkeypatch):
+    described, ecfp4_bits = [], fingerprints.ecfp4_bits
+    for module in (fingerprints, conformal):
+        monkeypatch.setattr(
+            module, "ecfp4_bits", lambda mol: described.append(mol) or ecfp4_bits(mol)
+        )
+    table = written(tmp_path / "own.csv", SMILES[:8], range(8))
+    gx.adapt("lipophilicity", table, tmp_path / "out", target_column="logD")
+    assert 8 <= len(described) <= 4 * 8  # and not once for each of the 3,780 of the model
 
 
 def test_rows_that_are_not_learned_from_are_said(tmp_path):

@@ -23,12 +23,7 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
 from graphxai.explanation.compute.predicting import predict_prepared
-from graphxai.learning.conformal import (
-    Unseen,
-    conformal_scores,
-    nearest_of_others,
-    nearest_similarities,
-)
+from graphxai.learning.conformal import Unseen, conformal_scores, nearest_of_others
 from graphxai.learning.teachers.forests import filled_within
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
 from graphxai.learning.writing import label_text
@@ -249,7 +244,8 @@ def _fitted(
     means = np.zeros(config.num_outputs)
     nearest = nearest_of_others(measured.smiles)
     if (trained := training_set_of(base)) is not None:
-        nearest = np.maximum(nearest, nearest_similarities(measured.smiles, trained.given))
+        read = map(Chem.MolFromSmiles, measured.smiles)
+        nearest = np.maximum(nearest, [trained.nearness(mol).similarity or 0.0 for mol in read])
     conformal = {n: each for n, each in getattr(base, "conformal", {}).items() if n not in learned}
     facts, words = {}, []
     places = [k for k, task in enumerate(tasks) if task.name in learned]
