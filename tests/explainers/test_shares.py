@@ -181,14 +181,17 @@ def test_fitted_weights_are_those_with_which_exchanges_err_least():
     model, graphs = wrapped(Network()), [path_of(12, 1), path_of(9), path_of(10, 2)]
     fitted = gx.fit_shares(model, graphs)
     others = [(1.0, 0.0, 0.0, 0.0), *(np.array(fitted.weights) + 0.3 * np.eye(4))]
+    exchanges = []
+    for k, graph in enumerate(graphs):
+        drawn = np.random.default_rng(k)
+        sizes = drawn.integers(1, len(graph.x), 400).repeat(2)[:, None]
+        coalitions = drawn.random((800, len(graph.x))).argsort(1).argsort(1) < sizes
+        change = np.subtract(*gx.game(model, graph)(coalitions).reshape(400, 2).T)
+        exchanges.append((graph, coalitions, change))
 
     def error(weights):
         method, squares = get_explainer("shares", weights=tuple(weights)), []
-        for k, graph in enumerate(graphs):
-            drawn = np.random.default_rng(k)
-            sizes = drawn.integers(1, len(graph.x), 400).repeat(2)[:, None]
-            coalitions = drawn.random((800, len(graph.x))).argsort(1).argsort(1) < sizes
-            change = np.subtract(*gx.game(model, graph)(coalitions).reshape(400, 2).T)
+        for graph, coalitions, change in exchanges:
             of_nodes = gx.explain(model, graph, method).relevance
             said = np.subtract(*(coalitions @ of_nodes).reshape(400, 2).T)
             squares.append(np.mean((change - said) ** 2) / np.mean(change**2))
