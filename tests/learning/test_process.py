@@ -120,6 +120,7 @@ def test_what_a_chemist_asks_works_without_a_gradient(run, tmp_path):
     assert abs(contrast.account.output) == pytest.approx(abs(values[1] - values[0]), abs=1e-5)
     assert contrast.account.unexplained == pytest.approx(0, abs=1e-5)
     changed = gx.counterfactuals(model, smiles, "efflux < 0")
+    assert len(changed)
     for each in changed:
         assert gx.predict(model, each.smiles)["efflux"].value < values[0]
     report = gx.report(model, [smiles, "OCCc1ccccc1.Cl"], tmp_path / "report.html")
