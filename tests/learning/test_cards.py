@@ -23,10 +23,12 @@ from graphxai.datasets.rules import get_rule
 from graphxai.datasets.shapes import shape_dataset
 from graphxai.learning import removal
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.bace import train_bace
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
 from graphxai.learning.recipes.pretraining import PRETRAINING, pretrain
 from graphxai.learning.recipes.rules import train_rule, train_rules, train_shapes
+from graphxai.learning.teachers import forests
 from mnist_files import write_mnist
 from ogb_folders import bace_rows, write_molbace
 
@@ -34,6 +36,15 @@ ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
 QUIET: dict[str, Any] = {"accelerator": "cpu", "progress": False}
 ALCOHOLS = [f"{'C' * n}{end}" for n in range(1, 30) for end in ("O", "Cl", "N", "OC")]
 OF_PRETRAINING = replace(PRETRAINING, batch_size=8, **QUIET)
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit small forests, as how many trees a forest has is on no card."""
+    for module in (forests, distillation):
+        monkeypatch.setattr(module, "TREES", 20)
+        monkeypatch.setattr(module, "TREES_OF_VALUES", 20)
+    monkeypatch.setattr(forests, "FEW_TREES", 10)
 
 
 @pytest.fixture
@@ -46,7 +57,9 @@ def data(tmp_path: Path, mnist_digits: np.ndarray, monkeypatch: pytest.MonkeyPat
     table.parent.mkdir(parents=True)
     table.write_text("\n".join(["mol,Class,pIC50", *lines]) + "\n", "utf-8")
     monkeypatch.setattr(molecules, "BACE_MD5", hashlib.md5(table.read_bytes()).hexdigest())
-    monkeypatch.setattr(removal, "EXPLAINED", 2)  # most of the time, and no part of the weights
+    # most of the time, and no part of the weights
+    monkeypatch.setattr(removal, "EXPLAINED", 2)
+    monkeypatch.setattr(removal, "SCORED", 20)
     return tmp_path
 
 
