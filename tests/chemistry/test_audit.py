@@ -19,7 +19,7 @@ from graphxai.datasets.samples import example_files
 from graphxai.evaluation.statistics import GroupTest, holm
 
 KINDS = 12  # of nodes, each of which is a group
-SEEDS = range(6)
+SEEDS = range(20)
 
 
 class Sum(nn.Module):
