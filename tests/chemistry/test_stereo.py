@@ -64,9 +64,14 @@ def test_a_double_bond_that_a_change_leaves_alone_has_the_same_configuration(alk
         ("C[C@](N)(F)CC", "aliphatic F to H", "C[C@](N)([H])CC"),
         ("CC[C@H](O)Cl", "aliphatic OH to F", "CC[C@H](F)Cl"),
         ("C/C=C/COC", "aliphatic OCH3 to OH", "C/C=C/CO"),
+        # likewise at a double bond, also where the priorities of its neighbours change
+        ("CNC(=O)/C=C/c1ccccc1", "phenyl to 2-thienyl", "CNC(=O)/C=C/c1cccs1"),
+        (r"C/C=C\C(=O)NC", "amide to sulfonamide", r"C/C=C\S(=O)(=O)NC"),
+        ("CC/C(C)=C/C(=O)NC", "amide reversed", "CC/C(C)=C/NC(C)=O"),
+        (r"ClC/C(C)=C\C(=O)NC", "amide reversed", r"ClC/C(C)=C\NC(C)=O"),
     ],
 )
-def test_the_new_neighbour_of_a_centre_is_where_the_old_one_was(before, name, after):
+def test_a_new_neighbour_is_where_the_old_one_was(before, name, after):
     products = [c.smiles for c in transformed(Chem.MolFromSmiles(before)) if c.name == name]
     assert products == [Chem.CanonSmiles(after)]
 

@@ -192,7 +192,8 @@ def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int,
 
     A stereocentre keeps it if its neighbours are the same, or if one of them was replaced: the new
     neighbour, or hydrogen, is where the old one was. RDKit turns a centre round whose hydrogen is
-    replaced. Double bonds need nothing: RDKit keeps theirs.
+    replaced. It keeps double bonds whose neighbours are the same, and loses those of which one was
+    replaced.
 
     Args:
         product: sanitised.
@@ -205,8 +206,43 @@ def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int,
             tag = _tag(product, new, before, old, origin)
             if tag is not None:
                 product.GetAtomWithIdx(new).SetChiralTag(tag)
+    _keep_double_bonds(product, before, origin)
     Chem.AssignStereochemistry(product, cleanIt=True, force=True)
     return product.GetMol()
+
+
+def _keep_double_bonds(product: Chem.RWMol, before: Chem.Mol, origin: Mapping[int, int]) -> None:
+    """Give double bonds that have lost their configuration that of the molecule before."""
+    places, stereo = {old: new for new, old in origin.items()}, Chem.BondStereo
+    for bond in before.GetBonds():
+        ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        if bond.GetStereo() <= stereo.STEREOANY or not places.keys() >= {*ends}:
+            continue
+        same = product.GetBondBetweenAtoms(*(places[end] for end in ends))
+        is_open = same is not None and same.GetStereo() <= stereo.STEREOANY
+        if not is_open or same.GetBondType() != bond.GetBondType():
+            continue
+        pairs = zip(ends, bond.GetStereoAtoms(), strict=True)
+        near = [_in_its_place(product, places[end], before, *(end, i), origin) for end, i in pairs]
+        first, second = near
+        if first is not None and second is not None:
+            same.SetStereoAtoms(first, second)
+            is_cis = bond.GetStereo() in (stereo.STEREOZ, stereo.STEREOCIS)
+            same.SetStereo(stereo.STEREOCIS if is_cis else stereo.STEREOTRANS)
+    Chem.SetDoubleBondNeighborDirections(product)
+
+
+def _in_its_place(
+    product: Chem.Mol, new: int, before: Chem.Mol, old: int, near: int, origin: Mapping[int, int]
+) -> int | None:
+    """Return the neighbour of an atom that is, or alone replaces, its neighbour `near` before."""
+    was = {other.GetIdx() for other in before.GetAtomWithIdx(old).GetNeighbors()}
+    now = {
+        o.GetIdx(): origin.get(o.GetIdx(), -1) for o in product.GetAtomWithIdx(new).GetNeighbors()
+    }
+    came = [index for index, before_it in now.items() if before_it not in was]
+    stays = [index for index, before_it in now.items() if before_it == near]
+    return (stays or came)[0] if stays or len(came) == 1 else None
 
 
 def _tag(
