@@ -82,9 +82,7 @@ class Shares(Explainer):
             attribution = by_coalitions(model, batch, target, self.coalitions, self.seed)
         except NoMarginals as reason:
             warn(f"{reason}; shares are Shapley values from {ORDERS} orders.", stacklevel=5)
-            orders = get_explainer("shapley_sampling", permutations=ORDERS, seed=self.seed)
-            by_orders = orders._attribute(model, batch, target)
-            attribution = self._with_curve(model, batch, target, by_orders)
+            attribution = self._by_orders(model, batch, target)
         if not self.weights:
             return attribution
         others = [get_explainer(name)._attribute(model, batch, target) for name in COMBINED]
@@ -93,10 +91,15 @@ class Shares(Explainer):
         combined = replace(attribution, relevance=closed(estimates, total, batch.mask), spread=None)
         return self._with_curve(model, batch, target, combined)
 
+    def _by_orders(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        """Share out what the nodes add by orders, and measure coalitions for the curve alone."""
+        orders = get_explainer("shapley_sampling", permutations=ORDERS, seed=self.seed)
+        return self._with_curve(model, batch, target, orders._attribute(model, batch, target))
+
     def _with_curve(
         self, model: ExplainableModel, batch: Any, target: Target, attribution: Attribution
     ) -> Attribution:
-        """Fit the curve of size to the outputs at coalitions, which are measured for it alone."""
+        """Fit the curve of size to the outputs at coalitions."""
         present = random_coalitions(batch, self.coalitions, self.seed)
         resolved = target.resolve(model.config, attribution.outputs)
         values = resolved(outputs_of_choices(model, batch, present))

@@ -94,7 +94,6 @@ READERS = {
     "graphxai/evaluation/trust/other_forms.py": WRITTEN,
     "graphxai/explainers/heads.py": WRITTEN,
     "graphxai/explanation/files.py": "nothing: it names the function in its docstring",
-    "graphxai/learning/conformal.py": WRITTEN,
     "graphxai/learning/measured_pairs.py": WRITTEN,
     "graphxai/learning/processes/adapting.py": WRITTEN,
     "graphxai/learning/recipes/bace.py": "the table of a bundled model",

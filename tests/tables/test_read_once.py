@@ -81,17 +81,15 @@ def test_predict_reads_each_molecule_once_for_all_models(featurised):
 
 def test_structures_and_fingerprints_are_computed_once_and_models_are_kept(calls):
     plain = ["CCO", "C[C@H](N)C(=O)O", "CC(C)(C)NCC(O)c1ccc(O)c(CO)c1"]
+    encodings = {StructureEncoding.from_config(gx.load(name).config).settings for name in MODELS}
     PredictBatch((*MODELS, *PROCESSES))(plain, [0, 1, 2])  # reads the training sets
     calls.clear()
     PredictBatch((*MODELS, *PROCESSES))(plain, [0, 1, 2])
-    encodings = {StructureEncoding.from_config(gx.load(name).config).settings for name in MODELS}
-    calls_of_load = calls.pop("load", 0)
     assert calls == {
         "_add_structure": len(encodings) * len(plain),
         "_described": len(plain),
         "structure_occurrences": len(plain),
     }
-    assert calls_of_load == len(MODELS)  # the test's own
 
 
 @pytest.mark.parametrize("model", ["bace", "lipophilicity", "tox21"])
