@@ -237,18 +237,18 @@ class ExplainFrame:
         import pyarrow as pa
 
         rows: list[dict[str, Any]] = []
+        texts = None if names is None else ["" if name is None else str(name) for name in names]
         size = chunk_size(self.batch)
         for first in range(0, len(values), size):
             chunk = range(first, min(first + size, len(values)))
             text = [k for k in chunk if values[k] is None or isinstance(values[k], str)]
-            chunk_names = (
-                None if names is None else ["" if names[k] is None else str(names[k]) for k in text]
-            )
+            chunk_names = None if texts is None else [texts[k] for k in text]
             results = self.batch([values[k] or "" for k in text], text, chunk_names)
             row_of = {row["row"]: row for row in results}
             rows += [row_of.get(k) or _not_text(k, values[k]) for k in chunk]
         for k, row in enumerate(rows):
             row["row"] = None if numbers is None else numbers[k]
+            row.setdefault("name", None if texts is None else own_cell(texts[k]))
             if isinstance(value := values[k], str) and len(value) <= MAX_CHARACTERS:
                 encoded = value.encode(errors="replace")  # Arrow has no half of a character
                 row["smiles"] = own_cell(encoded.decode())

@@ -66,7 +66,7 @@ def graph_svg(
 
     Raises:
         ValueError: `relevance` does not have one finite number per node, `edge_relevance` does not
-            have one per edge, or the picture is too small.
+            have one per edge, the graph has no nodes, or the picture is too small.
     """
     picture = PictureOptions(**options)
     values = finite(relevance)
@@ -137,8 +137,10 @@ def framed_graph(
         ringed: the nodes that are drawn in any case.
         arcs: the nodes between which there are arcs, for which there has to be room around.
 
-    Raises ValueError if the picture is too small.
+    Raises ValueError if the picture is too small, or the graph has no nodes.
     """
+    if not len(strength):
+        raise ValueError("the graph has no nodes that could be drawn.")
     shown = nodes_to_draw(strength, ringed)
     if len(shown) < len(strength):
         cut = f"{len(shown)} of {len(strength)} nodes, with the largest |relevance|"

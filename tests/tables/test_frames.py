@@ -58,6 +58,11 @@ def test_a_column_that_is_no_text_is_refused_row_by_row(batch, values):
     assert result["reason"].null_count == 0
 
 
+def test_every_row_keeps_its_name_whatever_its_cell_holds(batch):
+    frame = pd.DataFrame({"smiles": ["CCO", 5, "xx", None], "name": ["a", "b", 3, "d"]})
+    assert ExplainFrame(batch, name_column="name")(frame)["name"].tolist() == ["a", "b", "3", "d"]
+
+
 def test_an_empty_part_and_a_missing_column(batch):
     assert ExplainFrame(batch)(pd.DataFrame({"smiles": []})).empty
     with pytest.raises(ValueError, match=r"no column 'smiles'; its columns: 'drawn'"):

@@ -121,6 +121,12 @@ def test_relevance_must_fit_the_graph():
         graph_svg(TRIANGLE, np.ones(5), width=60, height=60)
 
 
+@pytest.mark.parametrize("draw", [graph_svg, lambda *of: graph_pairs_svg(*of, [])])
+def test_a_graph_without_nodes_has_no_picture(draw):
+    with pytest.raises(ValueError, match="the graph has no nodes that could be drawn"):
+        draw(PlainGraph(np.zeros((2, 0), int)), [])
+
+
 class Club(nn.Module):
     def __init__(self):
         super().__init__()
