@@ -182,15 +182,16 @@ def start_log(file: Path | None) -> None:
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that all have, or all that answer or leave rows out."""
-    words = {
-        "quiet": "Print nothing but the answer, warnings and errors.",
-        "log_file": "Also write words, warnings and errors to the end of this file.",
-    }
-    if command.__name__ in REJECTING:
-        words["fail_on_rejected"] = f"End with status {REJECTED} if a row was left out."
-    if command.__name__ in ANSWERING:
-        words["json"] = "Print one JSON document instead; `graphxai --schema` describes it."
-    added = {name: _option(name, help) for name, help in words.items()}
+    name = command.__name__
+    added = {"quiet": _flag("quiet", "Print nothing but the answer, warnings and errors.")}
+    text = "Also write words, warnings and errors to the end of this file."
+    added["log_file"] = _option(Path | None, start_log, None, "--log-file", help=text)
+    if name in REJECTING:
+        text = f"End with status {REJECTED} if a row was left out."
+        added["fail_on_rejected"] = _flag("fail_on_rejected", text)
+    if name in ANSWERING:
+        text = "Print one JSON document instead; `graphxai --schema` describes it."
+        added["json"] = _flag("json", text)
     signature = inspect.signature(command, eval_str=True)
 
     @wraps(command)
@@ -206,23 +207,28 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_shared
 
 
-def _option(name: str, help: str) -> inspect.Parameter:
-    """Return the parameter of a command for an option whose value is used while it is parsed.
+def _flag(name: str, help: str) -> inspect.Parameter:
+    """Return a flag that sets the attribute of this name of the invocation."""
 
-    It is the file of the log, or a flag that sets the attribute of its name of the invocation.
-    """
+    def use(wanted: bool) -> None:
+        setattr(INVOCATION, name, wanted)
+        progress.set_hidden(INVOCATION.quiet)
 
-    def use(value: Any) -> Any:
-        if name == "log_file":
-            start_log(value)
-        else:
-            setattr(INVOCATION, name, value)
-            progress.set_hidden(INVOCATION.quiet)
+    return _option(bool, use, False, f"--{name.replace('_', '-')}", help=help)
+
+
+def _option(
+    kind: Any, use: Callable[[Any], None], default: Any, name: str, *, help: str
+) -> inspect.Parameter:
+    """Return the parameter of a command for an option whose value is used while it is parsed."""
+
+    def callback(value: Any) -> Any:
+        use(value)
         return value
 
-    kind, default = (Path | None, None) if name == "log_file" else (bool, False)
-    info: Any = typer.Option(f"--{name.replace('_', '-')}", help=help, callback=use)
+    info: Any = typer.Option(name, help=help, callback=callback)
     annotation: Any = Annotated[kind, info, APPLIES_ALWAYS]
+    named = name.removeprefix("--").replace("-", "_")
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        named, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
