@@ -22,6 +22,7 @@ KEPT_TEACHER = (
     "keep_teacher does nothing any more: a teacher is not stored. Its process, as a model of its"
     " own (model='process'), is as good on most tables, and is explained."
 )
+NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
 CHOSEN_FOR_A_RUN = (
     "seed", "epochs", "bears_removal", "accelerator", "devices", "precision", "progress",
 )  # fmt: skip
@@ -171,7 +172,7 @@ def repeating(
             any, no command does the same.
         others: further arguments of the call, as they are written in Python.
     """
-    changed = changes(settings, type(settings)())
+    changed = changes(settings, type(settings)(), NOT_ON_CARDS)
     has_option = {each.name: "option" in each.metadata for each in fields(settings)}
     if positional or others or not all(has_option[name] for name in changed):
         first = positional or [literal(f"runs/{recipe}")]

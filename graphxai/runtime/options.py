@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SAME: Any = object()  # as the default of an option: that of Python
-NOT_ON_CARDS = ("resume", "progress", "accelerator", "devices")  # of one run, not of the recipe
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -93,14 +92,11 @@ def with_options(settings: Settings, options: Mapping[str, Any], function: str) 
     return replace(settings, **options)
 
 
-def changes(settings: Any, usual: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, with their values, in which a recipe is not the usual."""
-    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {
-        name: value
-        for name, value in values.items()
-        if value != getattr(usual, name) and name not in NOT_ON_CARDS
-    }
+def changes(settings: Any, usual: Any, apart_from: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields in which settings are not the usual ones, with their values."""
+    names = (each.name for each in fields(settings) if each.name not in apart_from)
+    values = {name: getattr(settings, name) for name in names}
+    return {name: value for name, value in values.items() if value != getattr(usual, name)}
 
 
 def written(values: dict[str, Any]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.learning.fit import FitResult, fit, initialise, molecule_config, require_lightning
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.recipes.distillation import stored_array
-from graphxai.learning.settings import RunSettings, TrainingSettings, repeating
+from graphxai.learning.settings import NOT_ON_CARDS, RunSettings, TrainingSettings, repeating
 from graphxai.models.graphormer import TO_START, Graphormer, save_checkpoint
 from graphxai.runtime.options import call_of, changes, literal, written
 from graphxai.runtime.progress import in_chunks
@@ -93,7 +93,7 @@ def pretrain(
     }
     names = [os.fspath(table) for table in tables]
     given = {"exclude": "exclude"} if exclude else {}
-    if changed := written(changes(settings, PRETRAINING)):
+    if changed := written(changes(settings, PRETRAINING, NOT_ON_CARDS)):
         given["settings"] = call_of("replace", ["PRETRAINING"], changed)
     numbers = {"per_table": per_table, "recombined": recombined, "count": count}
     first = [literal("runs/molecules"), literal(names)]
