@@ -248,7 +248,7 @@ class ExplainFrame:
             rows += [row_of.get(k) or _not_text(k, values[k]) for k in chunk]
         for k, row in enumerate(rows):
             row["row"] = None if numbers is None else numbers[k]
-            row.setdefault("name", None if texts is None else own_cell(texts[k]))
+            row.setdefault("name", None if texts is None else texts[k])
             if isinstance(value := values[k], str) and len(value) <= MAX_CHARACTERS:
                 encoded = value.encode(errors="replace")  # Arrow has no half of a character
                 row["smiles"] = own_cell(encoded.decode())

@@ -213,35 +213,42 @@ def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int,
 
 def _keep_double_bonds(product: Chem.RWMol, before: Chem.Mol, origin: Mapping[int, int]) -> None:
     """Give double bonds that have lost their configuration that of the molecule before."""
-    places, stereo = {old: new for new, old in origin.items()}, Chem.BondStereo
+    places, undrawn = {old: new for new, old in origin.items()}, Chem.BondStereo.STEREOANY
     for bond in before.GetBonds():
         ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-        if bond.GetStereo() <= stereo.STEREOANY or not places.keys() >= {*ends}:
+        if bond.GetStereo() <= undrawn or not places.keys() >= {*ends}:
             continue
-        same = product.GetBondBetweenAtoms(*(places[end] for end in ends))
-        is_open = same is not None and same.GetStereo() <= stereo.STEREOANY
-        if not is_open or same.GetBondType() != bond.GetBondType():
+        after = product.GetBondBetweenAtoms(*(places[end] for end in ends))
+        if after is None or after.GetBondType() != bond.GetBondType():
             continue
-        pairs = zip(ends, bond.GetStereoAtoms(), strict=True)
-        near = [_in_its_place(product, places[end], before, *(end, i), origin) for end, i in pairs]
-        first, second = near
+        if after.GetStereo() > undrawn:  # RDKit has kept it
+            continue
+        first, second = (
+            _in_place_of(
+                near, before.GetAtomWithIdx(end), product.GetAtomWithIdx(places[end]), origin
+            )
+            for end, near in zip(ends, bond.GetStereoAtoms(), strict=True)
+        )
         if first is not None and second is not None:
-            same.SetStereoAtoms(first, second)
-            is_cis = bond.GetStereo() in (stereo.STEREOZ, stereo.STEREOCIS)
-            same.SetStereo(stereo.STEREOCIS if is_cis else stereo.STEREOTRANS)
+            after.SetStereoAtoms(first, second)
+            is_cis = bond.GetStereo() in (Chem.BondStereo.STEREOZ, Chem.BondStereo.STEREOCIS)
+            after.SetStereo(Chem.BondStereo.STEREOCIS if is_cis else Chem.BondStereo.STEREOTRANS)
     Chem.SetDoubleBondNeighborDirections(product)
 
 
-def _in_its_place(
-    product: Chem.Mol, new: int, before: Chem.Mol, old: int, near: int, origin: Mapping[int, int]
+def _in_place_of(
+    neighbour: int, old: Chem.Atom, new: Chem.Atom, origin: Mapping[int, int]
 ) -> int | None:
-    """Return the neighbour of an atom that is, or alone replaces, its neighbour `near` before."""
-    was = {other.GetIdx() for other in before.GetAtomWithIdx(old).GetNeighbors()}
-    now = {
-        o.GetIdx(): origin.get(o.GetIdx(), -1) for o in product.GetAtomWithIdx(new).GetNeighbors()
-    }
-    came = [index for index, before_it in now.items() if before_it not in was]
-    stays = [index for index, before_it in now.items() if before_it == near]
+    """Return what is, or alone replaces, a neighbour of an atom; None if it cannot be told.
+
+    Args:
+        neighbour: the neighbour of the atom before.
+        old, new: the atom before, and in the product.
+    """
+    was = {each.GetIdx() for each in old.GetNeighbors()}
+    now = {each.GetIdx(): origin.get(each.GetIdx(), -1) for each in new.GetNeighbors()}
+    stays = [index for index, index_before in now.items() if index_before == neighbour]
+    came = [index for index, index_before in now.items() if index_before not in was]
     return (stays or came)[0] if stays or len(came) == 1 else None
 
 
