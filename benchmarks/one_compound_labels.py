@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 import graphxai as gx  # noqa: E402
 from graphxai.chemistry.measurements import compounds_of  # noqa: E402
-from graphxai.datasets.features import has_undrawn_centres  # noqa: E402
+from graphxai.datasets.isomers import has_undrawn_centres  # noqa: E402
 from one_compound import test_part  # noqa: E402
 
 TARGET = ROOT / "benchmarks" / "results" / "one_compound_labels.md"

@@ -133,7 +133,7 @@ def test_means_of_few_pairs_are_drawn_towards_zero():
 
 def test_a_goal_without_potency_warns_where_ring_systems_are_lost():
     donepezil = "COc1cc2CC(CC3CCN(Cc4ccccc4)CC3)C(=O)c2cc1OC"
-    options = {"n": 3, "predictions": 12, "steps": 1, "sources": ["fragments"]}
+    options = {"n": 3, "predictions": 16, "steps": 1, "sources": ["fragments"]}
     with pytest.warns(UserWarning, match=r"lose a ring system .*benzene.* add potency"):
         gx.counterfactuals("solubility", donepezil, "> -2", **options)
     with warnings.catch_warnings():

@@ -19,8 +19,8 @@ import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.cli.arguments import show_table
 from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
-from graphxai.datasets.features import isomers_in_order
 from graphxai.datasets.fingerprints import structure_occurrences
+from graphxai.datasets.isomers import isomers_in_order
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
 from graphxai.datasets.tables.table import open_table
 from graphxai.explainers import get_explainer

@@ -39,13 +39,14 @@ DECIDES = re.compile(
 PLACES = {
     "datasets/canonical_form.py": "the form, and which configurations the mean is over",
     "datasets/features.py": "the features of the form",
+    "datasets/isomers.py": "which isomers there are",
     "datasets/molecule_reading.py": "what published models read as drawn",
     "datasets/standardise.py": "which charges and hydrogens of the form move",
     "datasets/tautomer_form.py": "which protons of the form move",
     "datasets/recombine.py": "labels of attachment points",
     "graphxai/chemistry/modalities.py": "which residue a free amino acid is",
     "graphxai/chemistry/search/neighbours.py": "labels of attachment points",
-    "graphxai/chemistry/search/transformations.py": "which isomers there are",
+    "graphxai/chemistry/search/transformations.py": "what keeps its configuration",
     "graphxai/chemistry/substituents.py": "labels of attachment points",
     "graphxai/evaluation/trust/other_forms.py": "which likely tautomers to tell of",
     "graphxai/tables/drawing.py": "what is drawn",
@@ -63,6 +64,7 @@ WRITTEN = "SMILES that a reading before has written"
 READERS = {
     "datasets/canonical_form.py": "the form's own SMILES",
     "datasets/features.py": "the form's own SMILES",
+    "datasets/isomers.py": "SMILES to count, whose number no way of drawing changes",
     "datasets/ionisation.py": "the user's, whose class no way of drawing changes",
     "datasets/molecule_reading.py": DOOR,
     "datasets/tables/columns.py": "cells, to find the column of structures",

@@ -14,7 +14,14 @@ from rdkit.Chem import rdChemReactions
 from graphxai.chemistry.matched_pairs import ShrunkenMean
 from graphxai.chemistry.matching import unstable_groups
 from graphxai.datasets.canonical_form import order_in_smiles, smiles_with_groups, with_groups_of
-from graphxai.datasets.features import isomers_in_order, undrawn_centres
+from graphxai.datasets.isomers import (
+    HYDROGEN,
+    TAGS,
+    is_odd_permutation,
+    isomers_in_order,
+    neighbours_of_tag,
+    undrawn_centres,
+)
 
 from .transformation_table import TRANSFORMATIONS
 
@@ -78,7 +85,7 @@ class NewMolecules:
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
         self.mol = mol
         self.keep = frozenset(keep)
-        self.undrawn = frozenset(undrawn_centres(mol))
+        self.undrawn = {index for tags in undrawn_centres(mol) for index in tags}
         self.unstable = unstable_groups(mol)
         self.states = [_state(atom) for atom in mol.GetAtoms()]
         self.near = [frozenset(a.GetIdx() for a in atom.GetNeighbors()) for atom in mol.GetAtoms()]
@@ -114,7 +121,8 @@ class NewMolecules:
         isomers: tuple[str, ...] | None = ()
         if origins and not touched:
             after = Chem.MolFromSmiles(smiles)
-            new = [i for i in undrawn_centres(after) if origins[i] not in self.undrawn]
+            undrawn = undrawn_centres(after)
+            new = [tags for tags in undrawn if self.undrawn.isdisjoint(origins[i] for i in tags)]
             if 2 ** len(new) > MOST_ISOMERS:
                 isomers = None
             else:
@@ -183,8 +191,6 @@ def _state(atom: Chem.Atom) -> tuple[Any, ...]:
 
 
 MOST_ISOMERS = 8  # of one product; nobody makes one with four new stereocentres as a next step
-_TAGS = (Chem.ChiralType.CHI_TETRAHEDRAL_CW, Chem.ChiralType.CHI_TETRAHEDRAL_CCW)
-_HYDROGEN = -2  # in a list of neighbours; -1 is a new atom
 
 
 def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int, int]) -> Chem.Mol:
@@ -202,7 +208,7 @@ def keep_configuration(product: Chem.Mol, before: Chem.Mol, origin: Mapping[int,
     """
     product = Chem.RWMol(product)
     for new, old in origin.items():
-        if before.GetAtomWithIdx(old).GetChiralTag() in _TAGS:
+        if before.GetAtomWithIdx(old).GetChiralTag() in TAGS:
             tag = _tag(product, new, before, old, origin)
             if tag is not None:
                 product.GetAtomWithIdx(new).SetChiralTag(tag)
@@ -256,8 +262,8 @@ def _tag(
     product: Chem.Mol, new: int, before: Chem.Mol, old: int, origin: Mapping[int, int]
 ) -> Chem.ChiralType | None:
     """Return the tag with which an atom keeps its configuration; None if it cannot be told."""
-    was = _neighbours(before, old)
-    now = [origin.get(i, -1) if i != _HYDROGEN else i for i in _neighbours(product, new)]
+    was = neighbours_of_tag(before, old)
+    now = [origin.get(i, -1) if i != HYDROGEN else i for i in neighbours_of_tag(product, new)]
     gone = [i for i in was if i not in now]
     came = [k for k, i in enumerate(now) if i not in was]
     if len(was) != len(now) or len(set(was)) != len(was) or len(gone) > 1 or len(came) != len(gone):
@@ -265,17 +271,4 @@ def _tag(
     for k in came:
         now[k] = gone[0]
     tag = before.GetAtomWithIdx(old).GetChiralTag()
-    order = [was.index(i) for i in now]
-    swaps = sum(a > b for k, a in enumerate(order) for b in order[k + 1 :])
-    return _TAGS[1 - _TAGS.index(tag)] if swaps % 2 else tag
-
-
-def _neighbours(mol: Chem.Mol, index: int) -> list[int]:
-    """Return the neighbours in the order that a chiral tag refers to, an implicit hydrogen last.
-
-    RDKit reads the tag of an atom with an implicit hydrogen as if that came last, up to an even
-    permutation of all four.
-    """
-    atom = mol.GetAtomWithIdx(index)
-    listed = [bond.GetOtherAtomIdx(index) for bond in atom.GetBonds()]
-    return [*listed, _HYDROGEN] if len(listed) == 3 else listed
+    return TAGS[1 - TAGS.index(tag)] if is_odd_permutation(now, was) else tag

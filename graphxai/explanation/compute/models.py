@@ -183,7 +183,7 @@ def takes_several_passes(models: "Sequence[Model]", smiles: Iterable[str]) -> in
     is_symmetric = any(getattr(network.config, "symmetric", False) for network in networks)
     if not ways and not is_symmetric:
         return 0
-    from graphxai.datasets.features import has_undrawn_centres
+    from graphxai.datasets.isomers import has_undrawn_centres
 
     return sum(
         ("@" in text and (is_symmetric or "|" in text))

@@ -88,7 +88,7 @@ def read_passes(
 
 def isomer_ranges(model: Model, mol: "Mol") -> list[str]:
     """Return the sentence on what the isomers at undrawn centres of a molecule get; [] for one."""
-    from graphxai.datasets.features import isomers_in_order, undrawn_centres
+    from graphxai.datasets.isomers import isomers_in_order, undrawn_centres
 
     isomers, count = isomers_in_order(mol, mol, undrawn_centres(mol))
     usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]
