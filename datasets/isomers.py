@@ -9,7 +9,7 @@ known from bicyclo[4.4.1]undecane on (ingenol; Alder and East 1996), which has 9
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 from rdkit import Chem, rdBase
 
@@ -19,6 +19,7 @@ from .canonical_form import (
     chosen_isomer,
     one_perception,
     order_in_smiles,
+    perceive,
     relative_groups,
     with_groups_of,
 )
@@ -162,6 +163,48 @@ def isomers_in_order(
     total, sampled = 2 ** len(groups), len(groups) > MOST_GROUPS
     of = f"a sample of {len(names)} of its {total}" if sampled else f"its {len(names)}"
     return (isomers, of) if len(names) > 1 else ([], "")
+
+
+def undrawn_double_bonds(mol: Chem.Mol) -> list[int]:
+    """Return the double bonds of which it is not drawn whether they are E or Z.
+
+    A nitrogen with a hydrogen, as in amidines, keeps no configuration, so that its bond is none.
+    """
+    return [
+        place.centeredOn
+        for place in Chem.FindPotentialStereo(mol)
+        if place.type == Chem.StereoType.Bond_Double
+        and place.specified == Chem.StereoSpecified.Unspecified
+        and all(len(end.GetNeighbors()) > 1 for end in _ends(mol.GetBondWithIdx(place.centeredOn)))
+    ]
+
+
+def with_bonds_drawn(mol: Chem.Mol, bonds: Sequence[int]) -> list[Chem.Mol]:
+    """Return a molecule with each choice of E and Z at some of its double bonds."""
+    isomers = []
+    for choice in product(
+        (Chem.BondStereo.STEREOCIS, Chem.BondStereo.STEREOTRANS), repeat=len(bonds)
+    ):
+        isomer = Chem.RWMol(mol)
+        for index, stereo in zip(bonds, choice, strict=True):
+            bond = isomer.GetBondWithIdx(index)
+            first, last = _ends(bond)
+            near, far = (
+                next(
+                    each.GetIdx() for each in end.GetNeighbors() if each.GetIdx() != other.GetIdx()
+                )
+                for end, other in ((first, last), (last, first))
+            )
+            bond.SetStereoAtoms(near, far)
+            bond.SetStereo(stereo)
+        if bonds:
+            perceive(isomer)
+        isomers.append(isomer.GetMol())
+    return isomers
+
+
+def _ends(bond: Chem.Bond) -> tuple[Chem.Atom, Chem.Atom]:
+    return bond.GetBeginAtom(), bond.GetEndAtom()
 
 
 def has_undrawn_centres(smiles: str) -> bool:

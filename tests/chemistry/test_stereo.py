@@ -9,7 +9,7 @@ import graphxai as gx
 from graphxai.chemistry.search.counterfactuals import search
 from graphxai.chemistry.search.neighbours import exchanged, fragments_for
 from graphxai.chemistry.search.transformations import transformed
-from graphxai.datasets.isomers import has_undrawn_centres
+from graphxai.datasets.isomers import has_undrawn_centres, undrawn_double_bonds
 
 VERUBECESTAT = "CN1C(=N)N[C@](C)(CS1(=O)=O)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
 RING = Chem.MolFromSmiles("CN1C(=N)N[C@](C)(CS1(=O)=O)c1ccccc1")
@@ -27,6 +27,21 @@ def test_no_product_has_a_centre_that_is_not_drawn_or_listed(changes):
     for change in changes:
         drawn = change.isomers or (change.smiles,)
         assert not any(map(has_undrawn_centres, drawn))
+        assert not any(undrawn_double_bonds(Chem.MolFromSmiles(smiles)) for smiles in drawn)
+
+
+def test_of_a_double_bond_that_a_change_makes_both_isomers_are_listed():
+    """An exchange at an alkene makes a new one. A bond that was open before stays open."""
+    cinnamide = Chem.MolFromSmiles("CNC(=O)/C=C/c1ccccc1")
+    of_acid = [
+        change.isomers
+        for change in exchanged(cinnamide, fragments_for(cinnamide, None))
+        if change.smiles == "O=C(O)C=Cc1ccccc1"
+    ]
+    assert of_acid == [("O=C(O)/C=C\\c1ccccc1", "O=C(O)/C=C/c1ccccc1")]
+    of_open_bond = list(transformed(Chem.MolFromSmiles("CC=CCc1ccccc1")))
+    assert any("C=C" in change.smiles for change in of_open_bond)
+    assert not any("/" in "".join(change.isomers) for change in of_open_bond)
 
 
 def test_an_untouched_ring_has_the_same_configuration_in_every_product():

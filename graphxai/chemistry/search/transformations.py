@@ -1,6 +1,7 @@
 """Make the neighbours of a molecule by transformations of medicinal chemistry.
 
-A change keeps the configuration that it leaves alone, and its new stereocentres give isomers.
+A change keeps the configuration that it leaves alone, and its new stereocentres and double bonds
+give isomers.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -21,6 +22,8 @@ from graphxai.datasets.isomers import (
     isomers_in_order,
     neighbours_of_tag,
     undrawn_centres,
+    undrawn_double_bonds,
+    with_bonds_drawn,
 )
 
 from .transformation_table import TRANSFORMATIONS
@@ -38,8 +41,8 @@ class Change:
             or charge.
         origin: for each atom, in the order of `smiles`, its index in the first molecule, or -1 for
             a new atom; empty if this is unknown.
-        isomers: if the change makes stereocentres, the SMILES of all their isomers, which `smiles`
-            leaves open.
+        isomers: if the change makes stereocentres, or double bonds that are E or Z, the SMILES of
+            all their isomers, which `smiles` leaves open.
     """
 
     smiles: str
@@ -78,14 +81,15 @@ def transformed(mol: Chem.Mol, keep: Collection[int] = ()) -> Iterator[Change]:
 class NewMolecules:
     """Tells what a product changed in a molecule, and passes on every new molecule once.
 
-    Products with too many new stereocentres to list their isomers are left out, and those with a
-    new unstable group.
+    Products with too many new stereocentres and double bonds to list their isomers are left out,
+    and those with a new unstable group.
     """
 
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
         self.mol = mol
         self.keep = frozenset(keep)
         self.undrawn = {index for tags in undrawn_centres(mol) for index in tags}
+        self.undrawn_bonds = {_ends_of(mol, bond) for bond in undrawn_double_bonds(mol)}
         self.unstable = unstable_groups(mol)
         self.states = [_state(atom) for atom in mol.GetAtoms()]
         self.near = [frozenset(a.GetIdx() for a in atom.GetNeighbors()) for atom in mol.GetAtoms()]
@@ -123,12 +127,19 @@ class NewMolecules:
             after = Chem.MolFromSmiles(smiles)
             undrawn = undrawn_centres(after)
             new = [tags for tags in undrawn if self.undrawn.isdisjoint(origins[i] for i in tags)]
-            if 2 ** len(new) > MOST_ISOMERS:
+            bonds = [
+                bond
+                for bond in undrawn_double_bonds(after)
+                if frozenset(origins[k] for k in _ends_of(after, bond)) not in self.undrawn_bonds
+            ]
+            if 2 ** (len(new) + len(bonds)) > MOST_ISOMERS:
                 isomers = None
-            else:
-                mols = isomers_in_order(after, after, new)[0]
+            elif new or bonds:
+                of_centres = isomers_in_order(after, after, new)[0] or [after]
+                mols = [each for mol in of_centres for each in with_bonds_drawn(mol, bonds)]
                 grouped = [with_groups_of(self.mol, isomer, origins) for isomer in mols]
-                isomers = tuple(dict.fromkeys(map(smiles_with_groups, grouped)))
+                names = tuple(dict.fromkeys(map(smiles_with_groups, grouped)))
+                isomers = names if len(names) > 1 else ()
             if (drawn := with_groups_of(self.mol, after, origins)) is not after:
                 smiles = smiles_with_groups(drawn)
                 origins = tuple(origins[k] for k in order_in_smiles(drawn))
@@ -137,6 +148,12 @@ class NewMolecules:
         if not touched and isomers is not None:
             self.seen.add(written[0])
             yield Change(smiles, name, source, frozenset(atoms), origins, isomers)
+
+
+def _ends_of(mol: Chem.Mol, index: int) -> frozenset[int]:
+    """Return the two atoms of a bond."""
+    bond = mol.GetBondWithIdx(index)
+    return frozenset((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
 
 
 @cache

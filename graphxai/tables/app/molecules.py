@@ -126,8 +126,8 @@ def changes_at(
 
     The changes are transformations that alter all atoms of the place. At a bond they are also
     exchanged BRICS fragments. The largest changes of the prediction come first. Where a change
-    makes a stereocentre, each isomer is predicted, and the one whose prediction changes least
-    stands for the change.
+    makes a stereocentre or a double bond, each isomer is predicted, and the one whose prediction
+    changes least stands for the change.
 
     Args:
         place: the number of an atom, or of both atoms of a bond.
