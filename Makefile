@@ -8,11 +8,12 @@ TYPES_READY := .venv/.types-ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
 
-.PHONY: help demo test test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras notebooks pictures tables docs lint audit lock locked format dist clean
+.PHONY: help demo test test-slow test-explain test-learn test-chemist test-pages test-install coverage mutants kills fuzz lowest newest extras notebooks pictures tables docs lint audit lock locked format dist clean
 
 help:
 	@echo "make demo    explain real molecules and digits with the bundled models"
-	@echo "make test    run the tests of what the package computes, writes and shows"
+	@echo "make test    run the tests of what the package computes, writes and shows, but for the slowest"
+	@echo "make test-slow   the tests that take longest: trainings, and what holds for every model"
 	@echo "make test-explain  test the hall that explains: models, methods, results, evaluation"
 	@echo "make test-learn    test the hall that learns: a table or graphs in, a model out"
 	@echo "make test-chemist  test the hall of the chemist: fragments, changes, tables, reports, app"
@@ -71,8 +72,13 @@ demo: $(DEMO_READY)
 PROCESSES := $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 TESTS := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+COMPUTED := --ignore tests/install --ignore tests/walkthroughs
 test: $(READY)
-	$(TESTS) --ignore tests/install --ignore tests/walkthroughs
+	$(TESTS) -m "not slow" $(COMPUTED)
+
+# One in seven test functions takes three quarters of all time, so they have a command of their own.
+test-slow: $(READY)
+	$(TESTS) -m slow $(COMPUTED)
 
 # The halls, each by the tests of its rooms: docs/about.md describes each of them.
 EXPLAIN_ROOMS := contract datasets evaluation explainers explanation models rules runtime visualization wrapping

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slow_tests import function_of
 
 # torch and the package are imported where they are needed, because the process that only hands out
 # tests to others reads this file too.
@@ -30,8 +31,13 @@ gc.disable()
 FIRST = ("test_cluster.py", "test_run_workers.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first, and leave all others in order."""
+    """Mark slow tests. Run the longest tests first, and leave all others in order."""
+    slow = frozenset((DATA / "slow_tests.txt").read_text().split())
+    for item in items:
+        if function_of(item.nodeid) in slow:
+            item.add_marker("slow")
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 

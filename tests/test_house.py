@@ -142,3 +142,10 @@ def test_a_method_is_found_by_its_file_alone(tmp_path, monkeypatch):
         REGISTRY.pop("loudest", None)
         sys.modules.pop("graphxai.explainers.loudest", None)
         vars(explainers).pop("loudest", None)
+
+
+def test_tests_that_are_left_to_another_command_exist():
+    """After a test has another name, correct it in tests/data/slow_tests.txt."""
+    for place in (ROOT / "tests" / "data" / "slow_tests.txt").read_text().split():
+        path, function = place.split("::")
+        assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), place
