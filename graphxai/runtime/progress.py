@@ -14,6 +14,7 @@ from typing import TypeVar
 from graphxai.runtime.scope import Blocks
 
 INTERVAL = 30.0  # seconds between lines in a log file
+PREPARED = 8.0  # seconds; if the first items take longer, it is not for what comes before them
 LONG = 20.0  # seconds from which passes say beforehand how long they take
 Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
@@ -134,22 +135,47 @@ def logged(title: str, total: int) -> Progress:
 
     There is a line every 30 seconds at most, and a first one as soon as the work looks long.
     """
-    begun = last = time.monotonic()
-    done = 0
+    pace = _Pace(total)
+    last = pace.begun
 
     def advance(items: int) -> None:
-        nonlocal done, last
-        done += items
-        now = time.monotonic()
-        left = (now - begun) * (total - done) / max(done, 1)
-        is_first = last == begun and now - begun >= PATIENCE and left > LONG
-        if is_first or now - last >= INTERVAL:
-            last = now
-            text = f"{title}: {done:,} of {total:,} after {now - begun:.0f} s"
-            text += f", about {_duration(left)} left" if left > 0 else ""
+        nonlocal last
+        pace.advance(items)
+        seconds, left = pace.now - pace.begun, pace.left
+        is_first = last == pace.begun and seconds >= PATIENCE and (left or 0) > LONG
+        if is_first or pace.now - last >= INTERVAL:
+            last = pace.now
+            text = f"{title}: {pace.done:,} of {total:,} after {seconds:.0f} s"
+            text += f", about {_duration(left)} left" if left else ""
             print(text, file=sys.stderr, flush=True)
 
     return advance
+
+
+class _Pace:
+    """How far some work is, and how long the rest takes by its pace since the first items.
+
+    What comes before those, such as starting processes, does not come again.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.begun = self.now = time.monotonic()
+        self._first = (self.begun, 0)
+
+    def advance(self, items: int) -> None:
+        """Note the number of items done since the last call."""
+        self.now = time.monotonic()
+        if not self.done and self.now - self.begun < PREPARED:
+            self._first = (self.now, items)
+        self.done += items
+
+    @property
+    def left(self) -> float | None:
+        """Seconds for the rest; None until a second of work tells the pace."""
+        begun, before = self._first
+        seconds, items = self.now - begun, self.done - before
+        return seconds / items * (self.total - self.done) if seconds >= 1 and items else None
 
 
 def _duration(seconds: float) -> str:
@@ -186,18 +212,16 @@ def notebook_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """
     from IPython.display import display
 
-    begun = last = time.monotonic()
-    done = 0
-    handle = None
+    pace = _Pace(total)
+    last, handle = pace.begun, None
 
     def advance(items: int) -> None:
-        nonlocal done, last, handle
-        done += items
-        now = time.monotonic()
-        if now - begun < PATIENCE or (handle is not None and now - last < STEP):
+        nonlocal last, handle
+        pace.advance(items)
+        if pace.now - pace.begun < PATIENCE or (handle is not None and pace.now - last < STEP):
             return
-        last = now
-        shown = _state(title, done, total, now - begun)
+        last = pace.now
+        shown = _state(title, pace)
         if handle is None:
             handle = display(shown, raw=True, display_id=True)
         else:
@@ -210,9 +234,9 @@ def notebook_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
             handle.update(NOTHING, raw=True)
 
 
-def _state(title: str, done: int, total: int, seconds: float) -> dict[str, str]:
+def _state(title: str, pace: _Pace) -> dict[str, str]:
     """Return a bar as a notebook's display data, with the time that is left."""
-    left = f", {seconds * (total - done) / done:.0f} s left" if 0 < done <= total else ""
-    text = f"{title}: {done:,} of {total:,}{left}"
-    bar = f'<progress value="{done}" max="{total}"></progress> {escape(text)}'
+    left = "" if pace.left is None else f", {pace.left:.0f} s left"
+    text = f"{title}: {pace.done:,} of {pace.total:,}{left}"
+    bar = f'<progress value="{pace.done}" max="{pace.total}"></progress> {escape(text)}'
     return {"text/plain": text, "text/html": bar}

@@ -34,6 +34,31 @@ def test_a_log_file_says_after_two_seconds_how_long_the_work_takes(capsys, monke
     ]
 
 
+def test_what_comes_before_the_first_items_is_not_taken_for_their_pace(capsys, monkeypatch):
+    """Two worker processes take three seconds to start, and then 1,000 rows a second."""
+    clock = iter([0.0, 3.0, 3.1, 5.0, 35.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    advance = progress.logged("predicting", 1_000_000)
+    for rows in (16, 100, 1900, 30_000):
+        advance(rows)
+    assert capsys.readouterr().err.splitlines() == [
+        "predicting: 2,016 of 1,000,000 after 5 s, about 17 min left",
+        "predicting: 32,016 of 1,000,000 after 35 s, about 16 min left",
+    ]
+
+
+def test_items_of_which_each_takes_long_tell_the_pace_from_the_start(capsys, monkeypatch):
+    clock = iter([0.0, 60.0, 120.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    advance = progress.logged("networks", 5)
+    advance(1)
+    advance(1)
+    assert capsys.readouterr().err.splitlines() == [
+        "networks: 1 of 5 after 60 s, about 4 min left",
+        "networks: 2 of 5 after 120 s, about 3 min left",
+    ]
+
+
 def test_short_work_leaves_a_log_file_in_peace(capsys, monkeypatch):
     clock = iter([0.0, 0.0, 5.0, 10.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
@@ -62,5 +87,5 @@ def test_a_notebook_gets_a_bar_that_leaves_nothing(capsys, monkeypatch):
     with progress.progress_bar("fitting", 1000) as advance:
         for _ in range(4):
             advance(100)
-    assert shown == ["fitting: 200 of 1,000, 12 s left", "fitting: 400 of 1,000, 9 s left", ""]
+    assert shown == ["fitting: 200 of 1,000, 16 s left", "fitting: 400 of 1,000, 10 s left", ""]
     assert capsys.readouterr().err == ""
