@@ -251,8 +251,10 @@ def _canonical(item: Featurised, molecule: ReadMolecule, isomers: Isomers) -> Fe
     """Return the features with canonical chirality, and those of each isomer that is meant."""
     mols: list[Chem.Mol] = []
     if isomers != "one":
-        undrawn = undrawn_centres(molecule.form) if isomers == "mean" else []
+        undrawn = undrawn_centres(molecule.form) if isomers == "mean" else None
         mols, of = isomers_in_order(molecule.form, molecule.mol, undrawn)
+    if len(mols) == 1:
+        return _canonical(_features(molecule, mols[0]), molecule, "one")
     if mols:
         given = molecule.as_given or AsGiven.of(molecule.text, molecule.mol.GetNumAtoms())
         molecule = molecule._replace(as_given=given.as_mean(of))

@@ -8,8 +8,9 @@ known from bicyclo[4.4.1]undecane on (ingenol; Alder and East 1996), which has 9
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
+from typing import NamedTuple
 
 from rdkit import Chem, rdBase
 
@@ -26,40 +27,78 @@ from .canonical_form import (
 
 TAGS = (Chem.ChiralType.CHI_TETRAHEDRAL_CW, Chem.ChiralType.CHI_TETRAHEDRAL_CCW)
 HYDROGEN = -2  # in a list of neighbours; -1 is an atom that was not there before
-MOST_BRIDGED = 7  # atoms in the three bridges of a bicycle, as in bicyclo[3.3.1]nonane
+# Of bicycles with 8 atoms in bridges, such as bicyclo[4.3.1]decane, in,out isomers lie at least
+# 28 kcal/mol higher (MMFF94), and of bicyclo[4.4.1]undecane 19.
+MOST_BRIDGED = 8
+SMALLEST_RING = 10  # atoms of a ring in which a double bond may be E
 MOST_FUSED = 4  # atoms in its two bridges if a bond is the third, as in bicyclo[3.1.0]hexane
 
 
-def undrawn_centres(mol: Chem.Mol) -> list[dict[int, Chem.ChiralType]]:
-    """Return the tetrahedral centres without a drawn configuration, with tags that can be theirs.
+class UndrawnCentres(NamedTuple):
+    """The tetrahedral centres without a drawn configuration.
 
-    Centres of which one fixes the others are together. Those that a drawn centre fixes are not
-    open, and left out.
+    Args:
+        open: for each choice, the centres that it decides, with tags that can be theirs together.
+        fixed: the tags of centres that drawn ones decide.
     """
+
+    open: list[dict[int, Chem.ChiralType]]
+    fixed: dict[int, Chem.ChiralType]
+
+
+def undrawn_centres(mol: Chem.Mol) -> UndrawnCentres:
+    """Return the centres of a molecule without a drawn configuration, however it is written."""
     undrawn = [
         place.centeredOn
         for place in Chem.FindPotentialStereo(mol)
         if place.type == Chem.StereoType.Atom_Tetrahedral
         and place.specified == Chem.StereoSpecified.Unspecified
     ]
+    centres, seen = UndrawnCentres([], {}), set[int]()
+    if not undrawn:
+        return centres
+    places = _places(mol)
     same_tag = _bridgeheads(mol, undrawn)
-    groups: list[dict[int, Chem.ChiralType]] = []
-    seen: set[int] = set()
-    for centre in undrawn:
-        if centre in seen:
-            continue
-        tags, waiting = {centre: TAGS[0]}, [centre]
-        while waiting:
-            at = waiting.pop()
-            for pair, is_same in same_tag.items():
-                other = sum(pair) - at
-                if at in pair and other not in tags:
-                    tags[other] = tags[at] if is_same else TAGS[1 - TAGS.index(tags[at])]
-                    waiting.append(other)
-        seen |= tags.keys()
-        if tags.keys() <= set(undrawn):
-            groups.append(tags)
-    return groups
+    drawn = {index for pair in same_tag for index in pair}.difference(undrawn)
+    for start in sorted({*drawn, *undrawn}, key=lambda index: (index not in drawn, places[index])):
+        if start not in seen:
+            tag = mol.GetAtomWithIdx(start).GetChiralTag()
+            first = tag if start in drawn else _canonical_tag(mol, start, places)
+            tags = _tags_from(start, first, same_tag)
+            seen |= tags.keys()
+            if start in drawn:  # nobody draws a bridgehead N beside drawn carbons
+                carbons = [k for k in tags if mol.GetAtomWithIdx(k).GetAtomicNum() != 7]
+                centres.fixed.update((k, tags[k]) for k in carbons if k not in drawn)
+            else:
+                centres.open.append(tags)
+    return centres
+
+
+def _places(mol: Chem.Mol) -> dict[int, int]:
+    """Return the place of each atom in the canonical SMILES, with a hydrogen before them."""
+    with one_perception():
+        return {HYDROGEN: -1} | {atom: k for k, atom in enumerate(order_in_smiles(mol))}
+
+
+def _canonical_tag(mol: Chem.Mol, index: int, places: Mapping[int, int]) -> Chem.ChiralType:
+    """Return the tag with which the neighbours are clockwise in the order of their places."""
+    neighbours = neighbours_of_tag(mol, index)
+    return TAGS[is_odd_permutation(sorted(neighbours, key=places.__getitem__), neighbours)]
+
+
+def _tags_from(
+    start: int, tag: Chem.ChiralType, same_tag: Mapping[tuple[int, int], bool]
+) -> dict[int, Chem.ChiralType]:
+    """Return the tags that follow from the tag of a bridgehead, by pairs with the same or not."""
+    tags, waiting = {start: tag}, [start]
+    while waiting:
+        at = waiting.pop()
+        for pair, is_same in same_tag.items():
+            other = sum(pair) - at
+            if at in pair and other not in tags:
+                tags[other] = tags[at] if is_same else TAGS[1 - TAGS.index(tags[at])]
+                waiting.append(other)
+    return tags
 
 
 def _bridgeheads(mol: Chem.Mol, undrawn: Sequence[int]) -> dict[tuple[int, int], bool]:
@@ -130,53 +169,79 @@ def is_odd_permutation(items: Sequence[int], reference: Sequence[int]) -> bool:
 
 
 def isomers_in_order(
-    form: Chem.Mol, given: Chem.Mol, undrawn: Sequence[dict[int, Chem.ChiralType]]
+    form: Chem.Mol, given: Chem.Mol, undrawn: UndrawnCentres | None = None
 ) -> tuple[list[Chem.Mol], str]:
-    """Return the isomers that a molecule stands for, and how many, as text; [] for a single one.
+    """Return the isomers that a molecule stands for, and how many, as text; [] for itself.
 
     Each has its atoms and bonds in the order of the form. Every choice of configurations counts
     alike, so a meso form comes twice. Of more than `MOST_GROUPS` groups and centres, these are a
-    sample.
+    sample. A single isomer has the centres that drawn ones fix, and no text.
 
     Args:
         form: the canonical form of a molecule.
         given: the same atoms, whose groups & and o stand for several isomers.
-        undrawn: centres without a drawn configuration that do so, too, see `undrawn_centres`.
+        undrawn: centres without a drawn configuration that do so, too.
     """
-    if not undrawn and not given.GetStereoGroups():
+    undrawn = undrawn or UndrawnCentres([], {})
+    if not any(undrawn) and not given.GetStereoGroups():
         return [], ""
     bare = Chem.RWMol(with_groups_of(given, form, range(form.GetNumAtoms())))
     groups = [atoms for _, atoms in relative_groups(bare)]
     bare.SetStereoGroups([])
-    for tags in undrawn:
-        if list(tags) not in groups:
-            groups.append(list(tags))
-            for index, tag in tags.items():
-                bare.GetAtomWithIdx(index).SetChiralTag(tag)
-    if not groups:
+    new = [tags for tags in undrawn.open if list(tags) not in groups]
+    groups += map(list, new)
+    for tags in (undrawn.fixed, *new):
+        for index, tag in tags.items():
+            bare.GetAtomWithIdx(index).SetChiralTag(tag)
+    if not groups and not undrawn.fixed:
         return [], ""
-    place = {atom: k for k, atom in enumerate(order_in_smiles(form))}  # however it is written
-    groups.sort(key=lambda group: sorted(place[atom] for atom in group))
+    places = _places(form)
+    groups.sort(key=lambda group: sorted(places[atom] for atom in group))
     with one_perception():
         isomers = [chosen_isomer(bare, groups, choice) for choice in choices(len(groups))]
     names = {Chem.MolToSmiles(isomer) for isomer in isomers}
-    total, sampled = 2 ** len(groups), len(groups) > MOST_GROUPS
-    of = f"a sample of {len(names)} of its {total}" if sampled else f"its {len(names)}"
-    return (isomers, of) if len(names) > 1 else ([], "")
+    if len(names) == 1:
+        return (isomers[:1] if undrawn.fixed else []), ""
+    if len(groups) <= MOST_GROUPS:
+        return isomers, f"its {len(names)}"
+    total = f"a sample of {len(isomers)} of its {2 ** len(groups)}"
+    different = f" configurations, {len(names)} different"
+    return isomers, total if len(names) == len(isomers) else total + different
 
 
 def undrawn_double_bonds(mol: Chem.Mol) -> list[int]:
-    """Return the double bonds of which it is not drawn whether they are E or Z.
-
-    A nitrogen with a hydrogen, as in amidines, keeps no configuration, so that its bond is none.
-    """
+    """Return the double bonds of which it is not drawn whether they are E or Z."""
     return [
         place.centeredOn
         for place in Chem.FindPotentialStereo(mol)
         if place.type == Chem.StereoType.Bond_Double
         and place.specified == Chem.StereoSpecified.Unspecified
-        and all(len(end.GetNeighbors()) > 1 for end in _ends(mol.GetBondWithIdx(place.centeredOn)))
+        and _has_two_isomers(mol.GetBondWithIdx(place.centeredOn))
     ]
+
+
+def _has_two_isomers(bond: Chem.Bond) -> bool:
+    """Return whether both isomers of a double bond can be isolated.
+
+    Small rings have one, linear groups such as allenes and azides none, and a proton that moves to
+    the nitrogen of C=N, as in amidines, lets it turn.
+    """
+    ends = _ends(bond)
+    rings = bond.GetOwningMol().GetRingInfo()
+    if rings.NumBondRings(bond.GetIdx()) and rings.MinBondRingSize(bond.GetIdx()) < SMALLEST_RING:
+        return False
+    for end, other in (ends, ends[::-1]):
+        bonds = [each for each in end.GetBonds() if each.GetIdx() != bond.GetIdx()]
+        if not bonds or any(each.GetBondTypeAsDouble() > 1.5 for each in bonds):
+            return False
+        if end.GetAtomicNum() == 7 and (end.GetTotalNumHs() or _has_amine(other)):
+            return False
+    return True
+
+
+def _has_amine(atom: Chem.Atom) -> bool:
+    """Return whether an atom has a neighbour N-H."""
+    return any(each.GetAtomicNum() == 7 and each.GetTotalNumHs() for each in atom.GetNeighbors())
 
 
 def with_bonds_drawn(mol: Chem.Mol, bonds: Sequence[int]) -> list[Chem.Mol]:
@@ -211,6 +276,8 @@ def has_undrawn_centres(smiles: str) -> bool:
     """Return whether RDKit reads a SMILES as a molecule that stands for several isomers."""
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(smiles)
-    undrawn = undrawn_centres(mol) if mol is not None else []
-    is_certain = any(len(tags) == 1 for tags in undrawn)
-    return is_certain or bool(isomers_in_order(mol, mol, undrawn)[0])
+    if mol is None:
+        return False
+    undrawn = undrawn_centres(mol)
+    is_certain = any(len(tags) == 1 for tags in undrawn.open)
+    return is_certain or len(isomers_in_order(mol, mol, undrawn)[0]) > 1

@@ -18,6 +18,7 @@ from graphxai.datasets.canonical_form import order_in_smiles, smiles_with_groups
 from graphxai.datasets.isomers import (
     HYDROGEN,
     TAGS,
+    UndrawnCentres,
     is_odd_permutation,
     isomers_in_order,
     neighbours_of_tag,
@@ -88,7 +89,7 @@ class NewMolecules:
     def __init__(self, mol: Chem.Mol, keep: Collection[int] = ()) -> None:
         self.mol = mol
         self.keep = frozenset(keep)
-        self.undrawn = {index for tags in undrawn_centres(mol) for index in tags}
+        self.undrawn = {index for tags in undrawn_centres(mol).open for index in tags}
         self.undrawn_bonds = {_ends_of(mol, bond) for bond in undrawn_double_bonds(mol)}
         self.unstable = unstable_groups(mol)
         self.states = [_state(atom) for atom in mol.GetAtoms()]
@@ -125,7 +126,7 @@ class NewMolecules:
         isomers: tuple[str, ...] | None = ()
         if origins and not touched:
             after = Chem.MolFromSmiles(smiles)
-            undrawn = undrawn_centres(after)
+            undrawn = undrawn_centres(after).open
             new = [tags for tags in undrawn if self.undrawn.isdisjoint(origins[i] for i in tags)]
             bonds = [
                 bond
@@ -135,7 +136,7 @@ class NewMolecules:
             if 2 ** (len(new) + len(bonds)) > MOST_ISOMERS:
                 isomers = None
             elif new or bonds:
-                of_centres = isomers_in_order(after, after, new)[0] or [after]
+                of_centres = isomers_in_order(after, after, UndrawnCentres(new, {}))[0] or [after]
                 mols = [each for mol in of_centres for each in with_bonds_drawn(mol, bonds)]
                 grouped = [with_groups_of(self.mol, isomer, origins) for isomer in mols]
                 names = tuple(dict.fromkeys(map(smiles_with_groups, grouped)))

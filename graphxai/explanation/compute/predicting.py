@@ -94,7 +94,7 @@ def isomer_ranges(model: Model, mol: "Mol") -> list[str]:
     usable = [each for each in prepare_each(model, isomers, Exception) if isinstance(each, Input)]
     computed = dict(predictions_or_errors(model, list(enumerate(usable))))
     rows = [row for row in computed.values() if not isinstance(row, NotFiniteError)]
-    return [f"{count} isomers get {_ranges(rows)}"] if rows else []
+    return [f"{count} isomers get {_ranges(rows)}"] if rows and count else []
 
 
 def _ranges(rows: Sequence[Predictions]) -> str:
@@ -125,7 +125,7 @@ def outputs_of_passes(
     waiting: dict[int, list[list[float]]] = {}
     for part in batches_for(model, joined_nodes(passes, lambda item: True, len(passes))):
         batch = collated(model, part)
-        with evaluating(model), torch.inference_mode():
+        with evaluating(model), torch.no_grad():  # a module may keep what it computes
             outputs = model(batch).double().reshape(-1, model.config.num_outputs).tolist()
         asked = [pair for group, _ in part for pair in group]
         ranges = ranges_of(model, batch, len(asked))
