@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .color import FloatArray, Scale, finite
 from .frame import BAR_ROOM, HATCHED, MARGIN, SVG, XLINK, color_bar, document, heading
-from .layout import flaws, has_layout, laid_out
+from .layout import flaws, has_layout, laid_out, shows_double_bonds
 from .molecule import Window, molecule_svg
 from .text import GLYPH, GLYPHS, number
 
@@ -211,8 +211,9 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
     """Return a copy of `mol` laid out like `reference` where atoms correspond.
 
     Corresponding atoms get the coordinates of the reference, and the rest is laid out around them.
-    If that makes the picture too crowded, the molecule gets an independent layout, rotated and
-    mirrored to bring corresponding atoms as close together as possible.
+    If that makes the picture too crowded, or draws a double bond as its other isomer, the molecule
+    gets an independent layout, rotated and mirrored to bring corresponding atoms as close together
+    as possible.
 
     Args:
         reference: a molecule with 2D coordinates.
@@ -226,8 +227,13 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
         fixed, reference, [(int(i), int(j)) for i, j in mapping]
     )
     free = laid_out(mol)
-    if flaws(fixed) <= max(flaws(free), flaws(reference)):
+    if shows_double_bonds(fixed) and flaws(fixed) <= max(flaws(free), flaws(reference)):
         return fixed
+    return _brought_close(free, reference, mapping)
+
+
+def _brought_close(free: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
+    """Rotate and mirror a layout to bring corresponding atoms as close together as possible."""
     of_reference = _points(reference)[mapping[:, 0]]
     conformer = free.GetConformer()
     points = _superposed(_points(free), _points(free)[mapping[:, 1]], of_reference)
@@ -297,7 +303,7 @@ def _with_core_at(mol: Mol, pattern: Mol, reference: Mol, there: Sequence[int]) 
     pairs = list(zip(there, max(ways, key=alike), strict=True))
     copy = Chem.Mol(mol)
     rdDepictor.GenerateDepictionMatching2DStructure(copy, reference, pairs)
-    return copy
+    return copy if shows_double_bonds(copy) else _brought_close(mol, reference, np.array(pairs))
 
 
 def _cores(mols: Sequence[Mol]) -> list[Mol]:

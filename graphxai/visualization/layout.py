@@ -147,6 +147,24 @@ def flaws(mol: Mol) -> int:
     return int(close + (between & between.T).sum()) // 2
 
 
+def shows_double_bonds(mol: Mol) -> bool:
+    """Return whether the coordinates show each double bond as the isomer that it is, E or Z."""
+    from rdkit import Chem
+
+    points = np.asarray(mol.GetConformer().GetPositions())[:, :2]
+    z = (Chem.BondStereo.STEREOZ, Chem.BondStereo.STEREOCIS)
+    for bond in mol.GetBonds():
+        near = list(bond.GetStereoAtoms())
+        if bond.GetStereo() <= Chem.BondStereo.STEREOANY or len(near) != 2:
+            continue
+        start, end, *sides = points[[bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), *near]]
+        across = np.array([start[1] - end[1], end[0] - start[0]])  # perpendicular to the bond
+        first, last = (float((side - start) @ across) for side in sides)
+        if (first * last > 0) != (bond.GetStereo() in z):
+            return False
+    return True
+
+
 _GAP = 1.1  # the gap between components, in mean edge lengths
 
 

@@ -125,6 +125,24 @@ def test_molecules_of_several_series_are_aligned_within_each():
     assert np.linalg.norm(places - places[0], axis=-1).max() < 0.1
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (r"CC(=O)/C=C/C(=O)c1ccccc1", r"CC(=O)/C=C\C(=O)c1ccccc1"),
+        (r"Oc1ccc(cc1)/C=C/c1cc(O)cc(O)c1", r"Oc1ccc(cc1)/C=C\c1cc(O)cc(O)c1"),  # resveratrol
+    ],
+)
+def test_molecules_that_are_drawn_alike_keep_their_double_bonds(first, second):
+    for drawn in ((first, second), (second, first)):
+        mols = [Chem.MolFromSmiles(smiles) for smiles in drawn]
+        reference = laid_out(mols[0])
+        same_atoms = np.array([[k, k] for k in range(reference.GetNumAtoms())])
+        for placed in (*aligned_series(mols), aligned(mols[1], reference, same_atoms)):
+            read = Chem.MolFromMolBlock(Chem.MolToMolBlock(Chem.RemoveAllHs(placed)))
+            assert Chem.MolToSmiles(read) in map(Chem.CanonSmiles, drawn)
+            assert Chem.MolToSmiles(read) == Chem.MolToSmiles(placed)
+
+
 def test_a_molecule_that_cannot_be_laid_out_alike_is_turned_as_close_as_it_can_be():
     """No other angle and no mirror image brings the corresponding atoms closer together."""
     reference, mol = map(Chem.MolFromSmiles, (SERIES[0], "CC(F)CCC(=O)NCCO"))
