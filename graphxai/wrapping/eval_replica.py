@@ -214,14 +214,24 @@ def copied(model: Model) -> Model:
 
 @contextmanager
 def restoring_attributes(module: nn.Module) -> Iterator[None]:
-    """Undo what passes in the block assign to the module, such as attention that it keeps."""
+    """Undo what passes in the block assign to the module, such as attention that it keeps.
+
+    A buffer that a pass changes in place stays changed, as with any other input. But it gets its
+    numbers back where the pass made some of them not finite, as a mean of no nodes does.
+    """
     before = [(part, dict(vars(part))) for part in all_modules(module)]
+    floating = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    buffers = [(buffer, buffer.clone()) for buffer in floating]
     try:
         yield
     finally:
         for part, attributes in before:
             vars(part).clear()
             vars(part).update(attributes)
+        with torch.no_grad():
+            for buffer, numbers in buffers:
+                if bool((~buffer.isfinite() & numbers.isfinite()).any()):
+                    buffer.copy_(numbers)
 
 
 class ModuleView:

@@ -156,9 +156,10 @@ def _finite_output(
 def _first_output(model: Wrapped, graphs: list[Data], rows: Tensor | None = None) -> Tensor | None:
     """Run all graphs in one pass, and return the first output (1, C), or None if not finite."""
     try:
-        batch = model.collate(graphs)
-        rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
-        output: Tensor = model.run_pass(rows, batch, batch.mask)[:1]
+        with restoring_attributes(model.running):
+            batch = model.collate(graphs)
+            rows = model.embed(batch)[:, 1:][batch.mask] if rows is None else rows
+            output: Tensor = model.run_pass(rows, batch, batch.mask)[:1]
     except Exception:  # a model may raise anything that its code divides by, asserts or looks up
         return None
     return output if bool(torch.isfinite(output).all()) else None

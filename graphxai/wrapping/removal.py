@@ -157,7 +157,7 @@ def _mean_of_passes(
     return [torch.stack([next(outputs) for _ in of]).mean(0) for of in passes]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _outputs_of_many(
     model: Model,
     graphs: Sequence[Data],
@@ -185,7 +185,7 @@ def _outputs_of_many(
     return list(outputs.split([len(keep) for keep in keeps]))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def outputs_without_edges(
     model: Model, graphs: "Sequence[Data | Input]", keeps: Sequence[Tensor]
 ) -> list[Tensor]:

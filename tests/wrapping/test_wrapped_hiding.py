@@ -470,3 +470,49 @@ def test_graphs_may_have_attributes_that_others_lack():
         for explanation, data in zip(gx.explain(model, graphs, "lrp"), graphs, strict=True):
             wanted = gx.explain(model, data, "lrp").relevance
             np.testing.assert_allclose(explanation.relevance, wanted, rtol=1e-4, atol=1e-6)
+
+
+# -- what a module keeps -----------------------------------------------------------------------
+
+
+class KeepsItsMean(nn.Module):
+    """A module that goes on averaging in eval mode, and keeps a table from its first pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head, self.tables = nn.Linear(3, 8), nn.Linear(8, 1), {}
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x, edge_index, batch):
+        if "scale" not in self.tables:
+            self.tables["scale"] = torch.linspace(0.5, 1.5, 8)
+        h = self.embed(x).tanh() * self.tables["scale"]
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(0.1 * h.mean(0))
+        graphs = int(batch.max()) + 1 if len(batch) else 1
+        return self.head(h.new_zeros(graphs, 8).index_add(0, batch, h - self.mean))
+
+
+@pytest.mark.parametrize("method", ["lrp", "occlusion", "shapley_sampling"])
+def test_a_graph_without_nodes_leaves_a_running_mean_finite(method):
+    torch.manual_seed(0)
+    module = KeepsItsMean().eval()
+    data = Data(x=torch.randn(4, 3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gx.explain(gx.wrap(module, kind="regression"), data, method)
+    assert module.mean.isfinite().all()
+    assert module(data.x, data.edge_index, torch.zeros(4, dtype=torch.long)).isfinite().all()
+
+
+def test_after_a_prediction_a_module_that_keeps_tensors_is_explained_and_trained():
+    torch.manual_seed(0)
+    module = KeepsItsMean().eval()
+    data = Data(x=torch.randn(4, 3), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = gx.wrap(module, kind="regression")
+        gx.predict(model, data)
+        assert np.isfinite(gx.explain(model, data, "gradient_input").relevance).all()
+    module.train()(data.x, data.edge_index, torch.zeros(4, dtype=torch.long)).sum().backward()
+    assert module.embed.weight.grad.isfinite().all()
