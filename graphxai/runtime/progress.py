@@ -14,7 +14,6 @@ from typing import TypeVar
 from graphxai.runtime.scope import Blocks
 
 INTERVAL = 30.0  # seconds between lines in a log file
-PREPARED = 8.0  # seconds; if the first items take longer, it is not for what comes before them
 LONG = 20.0  # seconds from which passes say beforehand how long they take
 Progress = Callable[[int], None]
 _Item = TypeVar("_Item")
@@ -166,7 +165,7 @@ class _Pace:
     def advance(self, items: int) -> None:
         """Note the number of items done since the last call."""
         self.now = time.monotonic()
-        if not self.done and self.now - self.begun < PREPARED:
+        if not self.done:
             self._first = (self.now, items)
         self.done += items
 
