@@ -145,7 +145,7 @@ def _rounding(*tensors: Tensor) -> float:
     return TOLERANCE * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
-_proved: "weakref.WeakSet[HookedPlan]" = weakref.WeakSet()  # each agreed with a recorded pass
+_proved = weakref.WeakSet[HookedPlan](), weakref.WeakSet[HookedPlan]()  # by one graph, by several
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +224,8 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredS
     hooked = _run(request, rules)
     if (tape := current_tape()) is not None:
         tape.acting_rules.update(hooked.plan.plan.custom.values())
-    if not hooked.adds_up(rules) and hooked.plan not in _proved:
+    proved = _proved[len(request.layout.mask) > 1]
+    if not hooked.adds_up(rules) and hooked.plan not in proved:
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
             reason = _reason_against(hooked, rules)
@@ -232,7 +233,7 @@ def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredS
             if _note_failure(request.memory, hooked.beside_empty, rules, reason):
                 return pass_by_hooks(request, rules)
             raise reason
-        _proved.add(hooked.plan)
+        proved.add(hooked.plan)
     return hooked.outputs, hooked.shares(rules)
 
 
@@ -241,11 +242,10 @@ def _run(request: PassRequest, rules: Rules) -> _HookedPass:
     if request.memory.beside_empty and (beside := request.beside_empty()) is not None:
         try:
             hooked = _run_once(request, beside.request, rules)
-        except Exception:  # the pass by itself raises it again if it is the model's
-            request.memory.beside_empty = False
-        else:
             if beside.is_right():
                 return hooked
+        except Exception:  # the pass by itself raises it again if it is the model's
+            request.memory.beside_empty = False
     return _run_once(request, request, rules)
 
 

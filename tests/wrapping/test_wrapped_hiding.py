@@ -516,3 +516,30 @@ def test_after_a_prediction_a_module_that_keeps_tensors_is_explained_and_trained
         assert np.isfinite(gx.explain(model, data, "gradient_input").relevance).all()
     module.train()(data.x, data.edge_index, torch.zeros(4, dtype=torch.long)).sum().backward()
     assert module.embed.weight.grad.isfinite().all()
+
+
+class DenseAttention(nn.Module):
+    """Attention over a padded batch, in which a graph without nodes is a row of masked keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.query, self.value = nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x, edge_index, batch):
+        h, mask = to_dense_batch(self.embed(x), batch)
+        logits = self.query(h) @ h.transpose(1, 2)
+        h = h + logits.masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ self.value(h)
+        return self.head(global_mean_pool(h[mask], batch))
+
+
+@pytest.mark.parametrize("method", ["lrp_ah", "gradient_input", "lrp"])
+def test_a_ledger_does_not_depend_on_what_was_explained_before(method):
+    """The gradient beside a graph without nodes is not finite, which a list does not show."""
+    torch.manual_seed(0)
+    graphs = [Data(x=torch.randn(n, 3), edge_index=torch.tensor([[0, 1], [1, 2]])) for n in (4, 6)]
+    model = gx.wrap(DenseAttention().eval(), kind="regression")
+    in_a_list = gx.explain(model, graphs, method)[0].ledger
+    alone = gx.explain(model, graphs[0], method).ledger
+    assert alone.biases == pytest.approx(in_a_list.biases, abs=1e-5)
+    assert alone.biases != 0
