@@ -150,7 +150,8 @@ def _made(cls: type[Explainer], options: dict[str, Any]) -> Explainer:
     for option in options:
         if option not in available:
             text = ", ".join(available) or "none"
-            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.")
+            hint = " The output is chosen by target=." if option in ("task", "output") else ""
+            raise ValueError(f"method {cls.name!r} has no option {option!r}; it has {text}.{hint}")
     try:
         return factory(**options)
     except TypeError as error:  # a value of another type

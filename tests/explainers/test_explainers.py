@@ -372,3 +372,8 @@ def test_scores_that_do_not_depend_on_the_class_say_so():
         alike = np.corrcoef(three.relevance, eight.relevance)[0, 1]
         assert (alike > 0.98) == (method in said), (method, alike)
         assert (method in said) == ("class" in three.caption)
+
+
+def test_an_option_that_means_the_output_leads_to_target():
+    with pytest.raises(ValueError, match=r"has no option 'task'.* chosen by target="):
+        gx.explain("bace", "CCO", task="pIC50")
