@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import CodeType
 from typing import Any, Protocol, TypedDict
 from urllib.parse import quote
 
@@ -75,6 +76,8 @@ class Run:
 
     Args:
         refitting: how judges are trained here, a `learning.refit.Refitting`, or None.
+        digests: by graph, a hash by which a later run recognises it.
+        code: by method, a hash of the user's functions that it runs; "" for none.
         earlier: the units that an earlier run measured.
     """
 
@@ -84,6 +87,7 @@ class Run:
     store: Store | None
     settings: dict[str, Any]
     digests: Mapping[Key, str]
+    code: Mapping[str, str]
     earlier: list[Unit]
 
     @classmethod
@@ -108,19 +112,21 @@ class Run:
         before = store.begin(checkpoint, settings, resume) if store else []
         digests = {key: _digest(item.data) for key, item in graphs.items}
         names = [explainer.name for explainer in plan.explainers]
+        forward = _code_of(model.settings.forward) if isinstance(model, WrappedModel) else ""
+        code = {e.name: forward + _code_of(getattr(e, "function", None)) for e in plan.explainers}
         earlier = [
             unit
             for unit in before
             if unit.checkpoint == checkpoint
-            and digests.get(unit.graph) == unit.digest
             and unit.method in names
+            and unit.digest == digests.get(unit.graph, "") + code[unit.method]
         ]
         notes = {each.name: note for each in plan.explainers if (note := each.traits.note)}
         costs = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
         settings |= {"methods": names, "notes": notes, "costs": costs, "checkpoints": [checkpoint]}
         if {"mask", "delete"} & {*plan.operators} and _zeroes_nodes(model, graphs):
             settings["without_nodes"] = "zeros"
-        return cls(model, graphs, refitting, store, settings, digests, earlier)
+        return cls(model, graphs, refitting, store, settings, digests, code, earlier)
 
     def with_judges(self, plan: MeasurementPlan, progress: bool | None) -> MeasurementPlan:
         """Train the judges of `f-fidelity`, if they are wanted."""
@@ -146,7 +152,11 @@ class Run:
             try:
                 for graph_units in stack.enter_context(closing(measured)):
                     finished = [
-                        replace(unit, checkpoint=checkpoint, digest=self.digests[unit.graph])
+                        replace(
+                            unit,
+                            checkpoint=checkpoint,
+                            digest=self.digests[unit.graph] + self.code[unit.method],
+                        )
                         for unit in graph_units
                     ]
                     write(finished)
@@ -238,6 +248,25 @@ def _digest(data: Data) -> str:
     if chosen := chosen_nodes(data):
         content.update(repr(chosen).encode())
     return content.hexdigest()[:12]
+
+
+def _code_of(function: Any) -> str:
+    """Return a short hash of what a function does, wherever it stands; "" for none in Python."""
+    called = function if hasattr(function, "__code__") else type(function).__call__
+    code = None if function is None else getattr(called, "__code__", None)
+    return "" if code is None else hashlib.sha256(_instructions(code)).hexdigest()[:12]
+
+
+def _instructions(code: CodeType) -> bytes:
+    """Return the instructions of a function and of those inside it, with names and constants."""
+    parts = [code.co_code, repr(code.co_names).encode()]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            parts.append(_instructions(constant))
+        else:  # a set has another order in each process
+            each = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            parts.append(repr(each).encode())
+    return b"|".join(parts)
 
 
 def _zeroes_nodes(model: Model, graphs: Graphs) -> bool:

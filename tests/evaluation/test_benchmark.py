@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -370,6 +371,37 @@ def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, monkeypatch):
         gx.evaluate(model, SMILES, ["lrp"], resume=True, steps=11, **settings)
     changed = gx.evaluate(model, ["CCN", *SMILES[1:]], ["lrp"], resume=True, **settings)
     assert changed.units[0].digest != report.units[0].digest  # another graph under the same key
+
+
+def method_named_mine(power):
+    """Return a function with one name and, for each power, other code."""
+    if power == 1:
+
+        def mine(model, batch, target):
+            return batch.mask.float().cumsum(1)
+
+    else:
+
+        def mine(model, batch, target):
+            return batch.mask.float().cumsum(1) ** 2 % 5
+
+    return mine
+
+
+def test_a_method_with_other_code_is_measured_again(tmp_path):
+    """Its name is the same, as after a fault in it was corrected. The other methods are kept."""
+    model, settings = random_graphormer(), {"metrics": ["auac"], "progress": False}
+    first = gx.evaluate(model, SMILES, ["lrp", method_named_mine(1)], out=tmp_path, **settings)
+    again = [
+        gx.evaluate(model, SMILES, ["lrp", method], out=tmp_path, resume=True, **settings)
+        for method in (method_named_mine(1), method_named_mine(2))
+    ]
+    fresh = gx.evaluate(model, SMILES, ["lrp", method_named_mine(2)], **settings)
+    pd.testing.assert_frame_equal(again[0].rows, first.rows, check_exact=True)
+    pd.testing.assert_frame_equal(again[1].rows, fresh.rows, check_exact=True)
+    assert not first.rows.equals(fresh.rows)
+    measured = Counter(unit.method for unit in Store(tmp_path).units())
+    assert (measured["lrp"], measured["mine"]) == (len(SMILES), 2 * len(SMILES))
 
 
 def test_a_damaged_run_is_named(tmp_path):
