@@ -252,7 +252,13 @@ def _all_parameters(model: nn.Module) -> list[Parameter]:
         return [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward = model.forward
     if type(forward) is not MethodType:
-        return list(signature(forward).parameters.values())
+        try:
+            return list(signature(forward).parameters.values())
+        except ValueError as error:  # a traced module has none
+            raise ValueError(
+                f"{type(model).__name__}.forward does not say what it takes: give wrap a forward=,"
+                " such as forward=lambda model, batch: model(batch.x)."
+            ) from error
     first, *others = _parameters_of(forward.__func__)
     return [first, *others] if first.kind == Parameter.VAR_POSITIONAL else others
 

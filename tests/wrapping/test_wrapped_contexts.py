@@ -35,6 +35,23 @@ def test_a_scripted_function_is_explained_as_it_was_written():
     assert type(torch._C.ScriptFunction.__call__).__name__ == "instancemethod"
 
 
+def test_a_traced_model_is_explained_with_forward_and_asks_for_it():
+    data = graph(5)
+    layers = nn.Sequential(nn.Linear(data.x.shape[1], DIM), nn.Tanh(), nn.Linear(DIM, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(layers.eval(), data.x)
+    with pytest.raises(ValueError, match="does not say what it takes: give wrap a forward="):
+        gx.explain(gx.wrap(traced, kind="regression"), data)
+
+    def forward(model, batch):
+        return model(batch.x).sum(0, keepdim=True)
+
+    e = gx.explain(gx.wrap(traced, kind="regression", forward=forward), data)
+    assert e.relevance.shape == (5,)
+    assert abs(e.ledger.unexplained) < 1e-5
+
+
 class Threaded(nn.Module):
     def __init__(self):
         super().__init__()
