@@ -30,8 +30,8 @@ HYDROGEN = -2  # in a list of neighbours; -1 is an atom that was not there befor
 # Of bicycles with 8 atoms in bridges, such as bicyclo[4.3.1]decane, in,out isomers lie at least
 # 28 kcal/mol higher (MMFF94), and of bicyclo[4.4.1]undecane 19.
 MOST_BRIDGED = 8
+MOST_FUSED = 4  # atoms in two bridges if a bond is the third, as in bicyclo[3.1.0]hexane
 SMALLEST_RING = 10  # atoms of a ring in which a double bond may be E
-MOST_FUSED = 4  # atoms in its two bridges if a bond is the third, as in bicyclo[3.1.0]hexane
 
 
 class UndrawnCentres(NamedTuple):
@@ -89,7 +89,11 @@ def _canonical_tag(mol: Chem.Mol, index: int, places: Mapping[int, int]) -> Chem
 def _tags_from(
     start: int, tag: Chem.ChiralType, same_tag: Mapping[tuple[int, int], bool]
 ) -> dict[int, Chem.ChiralType]:
-    """Return the tags that follow from the tag of a bridgehead, by pairs with the same or not."""
+    """Return the tags that follow from that of a centre.
+
+    Args:
+        same_tag: the pairs of bridgeheads, and whether both have the same tag.
+    """
     tags, waiting = {start: tag}, [start]
     while waiting:
         at = waiting.pop()
@@ -124,8 +128,8 @@ def _bridgeheads(mol: Chem.Mol, undrawn: Sequence[int]) -> dict[tuple[int, int],
 def _bridges(mol: Chem.Mol, start: int, end: int) -> list[list[int]]:
     """Return the three shortest bridges between two atoms, if they make a small bicycle.
 
-    Each bridge is the list of its atoms as seen from either end: the neighbour of `start` is the
-    first and that of `end` the last. A bond is a bridge [end, start].
+    Each is the list of its atoms: the neighbour of `start` comes first, and that of `end` last. So
+    a bond between both, as a bridge, is [end, start].
     """
     is_fused = mol.GetBondBetweenAtoms(start, end) is not None
     most = MOST_FUSED if is_fused else MOST_BRIDGED

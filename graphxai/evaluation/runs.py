@@ -252,8 +252,10 @@ def _digest(data: Data) -> str:
 
 def _code_of(function: Any) -> str:
     """Return a short hash of what a function does, wherever it stands; "" for none in Python."""
+    if function is None:
+        return ""
     called = function if hasattr(function, "__code__") else type(function).__call__
-    code = None if function is None else getattr(called, "__code__", None)
+    code = getattr(called, "__code__", None)
     return "" if code is None else hashlib.sha256(_instructions(code)).hexdigest()[:12]
 
 

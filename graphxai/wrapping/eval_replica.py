@@ -216,8 +216,8 @@ def copied(model: Model) -> Model:
 def restoring_attributes(module: nn.Module) -> Iterator[None]:
     """Undo what passes in the block assign to the module, such as attention that it keeps.
 
-    A buffer that a pass changes in place stays changed, as with any other input. But it gets its
-    numbers back where the pass made some of them not finite, as a mean of no nodes does.
+    What a pass adds to a buffer in place stays, as with any other graph. But if some of its numbers
+    are no longer finite, as after a mean of no nodes, it gets those from before.
     """
     before = [(part, dict(vars(part))) for part in all_modules(module)]
     floating = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
