@@ -196,6 +196,20 @@ def smiles_with_groups(mol: Chem.Mol) -> str:
     return str(Chem.MolToCXSmiles(mol, Chem.SmilesWriteParams(), fields))
 
 
+def smiles_in_order(mol: Chem.Mol) -> tuple[str, list[int]]:
+    """Return the SMILES of `smiles_with_groups`, and the atoms in its order."""
+    smiles = smiles_with_groups(mol)
+    if not mol.GetStereoGroups():
+        order = mol.GetProp("_smilesAtomOutputOrder")  # such as [1,0,2]
+        return smiles, [*map(int, order.strip("[,]").split(","))]
+    numbered = Chem.Mol(mol)
+    for atom in numbered.GetAtoms():
+        atom.SetProp("number", str(atom.GetIdx()))
+    fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO | Chem.CXSmilesFields.CX_ATOM_PROPS
+    text = Chem.MolToCXSmiles(numbered, Chem.SmilesWriteParams(), fields)
+    return smiles, [int(atom.GetProp("number")) for atom in Chem.MolFromSmiles(text).GetAtoms()]
+
+
 class DrawnSmiles(str):
     """A SMILES with the 2D coordinates of its atoms, in their order (N, 2), if it has any."""
 
@@ -204,9 +218,10 @@ class DrawnSmiles(str):
     @classmethod
     def of(cls, mol: Chem.Mol) -> DrawnSmiles:
         """Write the canonical SMILES of a molecule, with its coordinates unless they are 3D."""
-        smiles = cls(smiles_with_groups(mol))
+        text, order = smiles_in_order(mol)
+        smiles = cls(text)
         if mol.GetNumConformers() and not mol.GetConformer().Is3D():
-            smiles.points = mol.GetConformer().GetPositions()[order_in_smiles(mol), :2]
+            smiles.points = mol.GetConformer().GetPositions()[order, :2]
         return smiles
 
     def strip(self, chars: str | None = None, /) -> DrawnSmiles:
@@ -222,19 +237,6 @@ class DrawnSmiles(str):
         conformer.SetPositions(np.pad(self.points, ((0, 0), (0, 1))))
         placed.AddConformer(conformer)
         return placed
-
-
-def order_in_smiles(mol: Chem.Mol) -> list[int]:
-    """Return the atoms in the order of `smiles_with_groups`."""
-    if not mol.GetStereoGroups():
-        Chem.MolToSmiles(mol)
-        return list(mol.GetPropsAsDict(True, True)["_smilesAtomOutputOrder"])
-    numbered = Chem.Mol(mol)
-    for atom in numbered.GetAtoms():
-        atom.SetProp("number", str(atom.GetIdx()))
-    fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO | Chem.CXSmilesFields.CX_ATOM_PROPS
-    text = Chem.MolToCXSmiles(numbered, Chem.SmilesWriteParams(), fields)
-    return [int(atom.GetProp("number")) for atom in Chem.MolFromSmiles(text).GetAtoms()]
 
 
 def canonical_smiles(molecule: str | Chem.Mol) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, DataStructs, rdBase
 from rdkit.Chem import rdFingerprintGenerator
 
-from .canonical_form import one_perception, order_in_smiles
+from .canonical_form import one_perception, smiles_in_order
 
 if TYPE_CHECKING:
     from rdkit.DataStructs import ExplicitBitVect
@@ -125,7 +125,7 @@ def _order_of_torsions(mol: Chem.Mol) -> list[int]:
     """
     if all(len(ring) > 3 for ring in mol.GetRingInfo().AtomRings()):
         return []
-    return order_in_smiles(mol)
+    return smiles_in_order(mol)[1]
 
 
 def tanimoto(a: NDArray[np.number], b: NDArray[np.number]) -> Kernel:

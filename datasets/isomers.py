@@ -19,9 +19,9 @@ from .canonical_form import (
     choices,
     chosen_isomer,
     one_perception,
-    order_in_smiles,
     perceive,
     relative_groups,
+    smiles_in_order,
     with_groups_of,
 )
 
@@ -77,7 +77,7 @@ def undrawn_centres(mol: Chem.Mol) -> UndrawnCentres:
 def _places(mol: Chem.Mol) -> dict[int, int]:
     """Return the place of each atom in the canonical SMILES, with a hydrogen before them."""
     with one_perception():
-        return {HYDROGEN: -1} | {atom: k for k, atom in enumerate(order_in_smiles(mol))}
+        return {HYDROGEN: -1} | {atom: k for k, atom in enumerate(smiles_in_order(mol)[1])}
 
 
 def _canonical_tag(mol: Chem.Mol, index: int, places: Mapping[int, int]) -> Chem.ChiralType:

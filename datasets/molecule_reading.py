@@ -20,9 +20,9 @@ from .canonical_form import (
     canonical_form,
     is_labelled,
     one_perception,
-    order_in_smiles,
     perceive,
     read_smiles,
+    smiles_in_order,
     smiles_with_groups,
     with_coordinates,
     with_groups_of,
@@ -184,7 +184,7 @@ def _in_place_of(
     of its atoms, the number of the same atom in what was read.
     """
     drawn, given = with_groups_of(read.mol, mol, atoms), read.as_given
-    smiles, order = smiles_with_groups(drawn), order_in_smiles(drawn)
+    smiles, order = smiles_in_order(drawn)
     in_order = _in_order(drawn, order, smiles)
     if in_order is None or in_order.GetNumAtoms() != len(order):
         return _with_remark(read, f"{_NOT_STANDARDISED}: its parent {_shown(smiles)} is unreadable")

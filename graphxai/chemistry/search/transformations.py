@@ -14,7 +14,7 @@ from rdkit.Chem import rdChemReactions
 
 from graphxai.chemistry.matched_pairs import ShrunkenMean
 from graphxai.chemistry.matching import unstable_groups
-from graphxai.datasets.canonical_form import order_in_smiles, smiles_with_groups, with_groups_of
+from graphxai.datasets.canonical_form import smiles_in_order, smiles_with_groups, with_groups_of
 from graphxai.datasets.isomers import (
     HYDROGEN,
     TAGS,
@@ -142,8 +142,8 @@ class NewMolecules:
                 names = tuple(dict.fromkeys(map(smiles_with_groups, grouped)))
                 isomers = names if len(names) > 1 else ()
             if (drawn := with_groups_of(self.mol, after, origins)) is not after:
-                smiles = smiles_with_groups(drawn)
-                origins = tuple(origins[k] for k in order_in_smiles(drawn))
+                smiles, order = smiles_in_order(drawn)
+                origins = tuple(origins[k] for k in order)
         if unstable_groups(product) - self.unstable:
             return
         if not touched and isomers is not None:
