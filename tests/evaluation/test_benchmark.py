@@ -641,6 +641,20 @@ def test_equal_labels_have_no_r2_and_the_report_is_written_all_the_same(tmp_path
     assert None in settings["robustness"]["mask"]["values"]
 
 
+def test_figures_and_tables_of_a_regression_speak_of_its_value(tmp_path):
+    report = gx.evaluate("solubility", SMILES, ["lrp", "gradient_input"])
+    (axes,) = report.plot("activation").axes
+    assert axes.get_ylabel() == "how far solubility (log mol/L) has moved from no nodes to all"
+    (axes,) = report.plot("pruning").axes
+    assert axes.get_ylabel() == "squared distance of solubility (log mol/L)"
+    text = (report.save(tmp_path) / "summary.md").read_text()
+    assert "p is how far solubility (log mol/L) has moved" in text
+    assert "probability" not in text.partition("## What the metrics measure")[2].split("\n")[2]
+    assert " | ms | passes |" in text
+    (axes,) = gx.evaluate("bace", SMILES, ["lrp"]).plot("activation").axes
+    assert axes.get_ylabel() == "probability of the explained class"
+
+
 def test_a_curve_is_drawn_into_a_subplot():
     report = gx.evaluate(random_graphormer(), SMILES, ["lrp", "gradient_input"], metrics="all")
     from matplotlib.figure import Figure
