@@ -4,6 +4,7 @@ import gc
 import logging
 import sys
 import warnings
+from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -53,9 +54,20 @@ class HelpfulCommand(_FlagsWithoutTypes, TyperCommand):
     """A command whose help shows flags without a type."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, in which `-` is standard input or standard output."""
+        """Parse the arguments, in which `-` is standard input or standard output.
+
+        Of an option that takes one value, Click would take the last where it is given twice.
+        """
         INVOCATION.command = str(self.name)
-        return super().parse_args(ctx, list(without_dashes(str(self.name), args)))
+        args = list(without_dashes(str(self.name), args))
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for parameter, times in Counter(given).items():
+                takes_one = not (parameter.multiple or getattr(parameter, "is_flag", False))
+                if times > 1 and takes_one and parameter.nargs == 1:
+                    said = f"given {times} times, but this command takes one."
+                    raise typer.BadParameter(f"{parameter.opts[0]} is {said}", ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
