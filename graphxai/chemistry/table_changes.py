@@ -282,8 +282,7 @@ def measured_for(
     units = {each.task.name: each.task.unit for each in panel.properties}
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
-    columns = [column] if column else [*units]
-    return Measurements.read(measured, columns, smiles_column, way, [*units], units)
+    return Measurements.of_tasks(measured, units, column, smiles_column, way)
 
 
 def _change(was: Prediction, then: Prediction) -> float:

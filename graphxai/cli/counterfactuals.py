@@ -166,8 +166,8 @@ def _measured(
         if goal is None:
             return measured_properties(ModelPanel.of(models), table, files.smiles_column) or None
         units, way = goal.tasks_of(model), standardisation_of(model)
-        columns = [files.measured_column] if files.measured_column else [*units]
-        values = Measurements.read(table, columns, files.smiles_column, way, [*units], units)
+        columns = files.measured_column, files.smiles_column
+        values = Measurements.of_tasks(table, units, *columns, way)
     except ValueError as error:
         if files.measured is not None or files.measured_column is not None:
             raise

@@ -19,7 +19,13 @@ import torch
 
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
+from graphxai.datasets.labels import (
+    Labels,
+    LabelsKind,
+    UnclearNumbersError,
+    name_and_unit,
+    read_labels,
+)
 from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.tables.assays import PlainValues, Transform, plain_values
 from graphxai.datasets.tables.exports import AssayColumns
@@ -33,6 +39,7 @@ from graphxai.learning.merging import (
     read_rows,
 )
 from graphxai.learning.suspicions import suspicions
+from graphxai.runtime.notices import warn
 
 MIN_MOLECULES = 20
 STANDARDISED = {
@@ -186,9 +193,12 @@ def matching_columns(
 
 
 def _has_labels(name: str, cells: Sequence[str]) -> bool:
-    """Return whether a column has at least two different labels."""
+    """Return whether a column has at least two different labels. Warn of one that may have."""
     try:
         labels = read_labels(name, cells)
+    except UnclearNumbersError as error:
+        warn(f"not learned: {error}", stacklevel=4)
+        return False
     except ValueError:
         return False
     return len(np.unique(labels.values[~np.isnan(labels.values)])) > 1

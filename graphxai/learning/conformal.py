@@ -136,7 +136,7 @@ def learned_from(
         if source is None or not read:
             continue
         cells = opened.measured(source, [task.name])[1].cells
-        values, _ = read_measured([cells[k] for k, _ in read], task.classes)
+        values, *_ = read_measured([cells[k] for k, _ in read], task.classes)
         each = [of[task.name] for _, of in read]
         near = [p.nearness.similarity for p in each if p.nearness is not None]
         unseen = Unseen(np.array([_reading(task, p) for p in each]), values, np.array(near))

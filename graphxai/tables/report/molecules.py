@@ -12,7 +12,7 @@ import numpy as np
 from graphxai.contract.inputs import as_list
 from graphxai.contract.prediction_metrics import r2, rmse, roc_auc
 from graphxai.contract.tasks import Task
-from graphxai.datasets.cell_numbers import Bound, parsed_numbers
+from graphxai.datasets.cell_numbers import Bound
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.dialect import DEFAULT, Dialect
@@ -76,14 +76,11 @@ def measured_table(
         if task.name not in columns:
             continue
         rows, plain = table.measured(columns[task.name], [task.name], limit)
-        cells = plain.cells
-        measured, odd = read_measured(cells, task.classes)
-        numbered = zip(rows, measured.tolist(), strict=True)
+        measured = read_measured(plain.cells, task.classes)
+        numbered = zip(rows, measured.values.tolist(), strict=True)
         values[task.name] = {row.number: v for row, v in numbered if not math.isnan(v)}
-        limits = () if task.classes else parsed_numbers(cells).bounds
-        bounds[task.name] = {rows[limit.position].number: limit for limit in limits if limit.side}
-        sided = {limit.position for limit in limits if limit.side}
-        notes.append(not_understood(columns[task.name], cells, [k for k in odd if k not in sided]))
+        bounds[task.name] = {rows[limit.position].number: limit for limit in measured.bounds}
+        notes.append(not_understood(columns[task.name], plain.cells, measured.strange))
     return MeasuredTable(columns, values, tuple(filter(None, notes)), bounds)
 
 
