@@ -22,7 +22,7 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
 from graphxai.datasets.molecules import MAX_ATOMS
 from graphxai.datasets.tables.assays import PlainValues, Transform, plain_values
-from graphxai.datasets.tables.exports import AssayColumns
+from graphxai.datasets.tables.columns import AssayColumns
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 from graphxai.learning.merging import (
