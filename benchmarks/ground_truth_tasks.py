@@ -34,7 +34,7 @@ from graphxai.learning.recipes.rules import (
     starting_network,
 )
 from graphxai.learning.settings import RunSettings, repeating
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.models.graphormer import (
     CONFIG,
     Graphormer,

@@ -31,7 +31,7 @@ from graphxai.learning.recipes.distillation import (
     label_molecules,
 )
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.learning.teachers.gaussian_process import NOISE
 from graphxai.learning.training import recombined_smiles
 from graphxai.models.graphormer import load_checkpoint

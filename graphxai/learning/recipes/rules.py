@@ -34,8 +34,7 @@ from graphxai.learning.fit import (
 )
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import RunSettings, TrainingSettings, repeating
-from graphxai.learning.source import Source
-from graphxai.learning.splitting import standardised
+from graphxai.learning.splitting import Source, standardised
 from graphxai.models.graphormer import (
     Graphormer,
     load_checkpoint,
