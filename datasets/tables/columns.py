@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..cell_numbers import MASS, MOLAR, plain_unit
 from .opening import TableError
@@ -146,39 +145,48 @@ def size_of(text: str) -> int:
     return 0 if mol is None else mol.GetNumAtoms()
 
 
-class Export(NamedTuple):
-    """Columns of a program's export that belong together, by `plain_name`.
+@dataclass(frozen=True)
+class AssayColumns:
+    """A column of values and those that say how to read it; by itself, a column of plain values.
 
     Attributes:
-        value: the column with the values.
-        relation: the column that says whether a value is a bound, or "".
-        unit: the column with the units, or "".
-        kind: the column that says what was measured, or "".
-        stated: the unit that the program's description states, if no column does.
+        value: the header of the values.
+        relation: the header of the relations, or None.
+        unit: the header of the units, or None.
+        kind: the header of what was measured, or None.
+        stated: the unit that is not in a column, or "".
+        turned: whether the values are logarithms of those that the relations are about.
     """
 
-    program: str
     value: str
-    relation: str = ""
-    unit: str = ""
-    kind: str = ""
+    relation: str | None = None
+    unit: str | None = None
+    kind: str | None = None
     stated: str = ""
+    turned: bool = False
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The headers of the columns to read."""
+        columns = (self.value, self.relation, self.unit, self.kind)
+        return tuple(name for name in columns if name is not None)
 
 
-# Columns whose names do not show that they belong together, by the programs' public descriptions
+# Columns whose names do not show that they belong together, by `plain_name`, as the programs'
+# public descriptions have them, with the unit that a description states if no column does
 EXPORTS = (
-    Export("ChEMBL", "pchemblvalue", "standardrelation"),
-    Export("ChEMBL", "standardvalue", "standardrelation", "standardunits", "standardtype"),
-    Export("ChEMBL", "value", "relation", "units", "type"),
-    Export("ChEMBL", "publishedvalue", "publishedrelation", "publishedunits", "publishedtype"),
-    Export("PubChem", "pubchemstandardvalue", "", "", "standardtype", "uM"),
-    Export("PubChem", "activityvalue", "activityqualifier", "", "activityname", "uM"),
-    Export("PubChem", "acvalue", "acqualifier", "", "acname", "uM"),
-    Export("Guide to Pharmacology", "originalaffinitymedian", "originalaffinityrelation", "",
-           "originalaffinityunits", "nM"),
-    Export("PDSP Ki", "kival", "kinote", "", "", "nM"),
-    Export("Genedata Screener", "qac50", "qac50mode"),
-    Export("ActivityBase", "result", "prefix", "units", "resulttype"),
+    AssayColumns("pchemblvalue", "standardrelation"),  # ChEMBL
+    AssayColumns("standardvalue", "standardrelation", "standardunits", "standardtype"),
+    AssayColumns("value", "relation", "units", "type"),
+    AssayColumns("publishedvalue", "publishedrelation", "publishedunits", "publishedtype"),
+    AssayColumns("pubchemstandardvalue", None, None, "standardtype", "uM"),  # PubChem
+    AssayColumns("activityvalue", "activityqualifier", None, "activityname", "uM"),
+    AssayColumns("acvalue", "acqualifier", None, "acname", "uM"),
+    AssayColumns("originalaffinitymedian", "originalaffinityrelation", None,
+                 "originalaffinityunits", "nM"),  # Guide to Pharmacology
+    AssayColumns("kival", "kinote", stated="nM"),  # PDSP Ki
+    AssayColumns("qac50", "qac50mode"),  # Genedata Screener
+    AssayColumns("result", "prefix", "units", "resulttype"),  # ActivityBase
 )  # fmt: skip
 RELATION_WORDS = frozenset(
     f"{word}{end}"
@@ -248,33 +256,6 @@ def may_become(column: str, name: str) -> bool:
     return match is not None and match["log"] == "p" and measures_dose(base)
 
 
-@dataclass(frozen=True)
-class AssayColumns:
-    """A column of values and those that say how to read it; by itself, a column of plain values.
-
-    Attributes:
-        value: the header of the values.
-        relation: the header of the relations, or None.
-        unit: the header of the units, or None.
-        kind: the header of what was measured, or None.
-        stated: the unit that is not in a column, or "".
-        turned: whether the values are logarithms of those that the relations are about.
-    """
-
-    value: str
-    relation: str | None = None
-    unit: str | None = None
-    kind: str | None = None
-    stated: str = ""
-    turned: bool = False
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """The headers of the columns to read."""
-        columns = (self.value, self.relation, self.unit, self.kind)
-        return tuple(name for name in columns if name is not None)
-
-
 def assay_columns(
     names: Sequence[str], value: str, unit: str = "", structures: str = ""
 ) -> AssayColumns:
@@ -291,9 +272,11 @@ def assay_columns(
     base, in_header = header_unit(value)
     named = (e for e in EXPORTS if plain_name(base) == e.value)
     fitting = (e for e in named if (e.relation or e.unit or e.kind) in by_plain)
-    known = next(fitting, Export("", ""))
-    relation, units, kind = map(by_plain.get, (known.relation, known.unit, known.kind))
-    if not known.program:
+    known = next(fitting, AssayColumns(""))
+    relation, units, kind = (
+        by_plain.get(name) if name else None for name in (known.relation, known.unit, known.kind)
+    )
+    if not known.value:
         relation, units, kind = (
             _beside(names, value, others, role) for role in (RELATION_WORDS, UNIT_WORDS, KIND_WORDS)
         )
