@@ -132,8 +132,8 @@ NEEDS = {
     ),
     "excel": (
         "openpyxl",
-        "graphxai.datasets.tables.typed",
-        lambda typed: typed._opened_workbook(Path("table.xlsx")).__enter__(),
+        "graphxai.datasets.tables.rows",
+        lambda rows: rows._opened_workbook(Path("table.xlsx")).__enter__(),
     ),
     "counterfactuals": (
         "selfies",

@@ -24,19 +24,30 @@ from .columns import (
     NAME_IT,
     NAMES,
     SURE,
+    AssayColumns,
     StructureColumn,
+    assay_columns,
+    may_become,
     named_column,
     plain_name,
     size_of,
     structure_column,
 )
-from .delimited import LIST_COLUMNS, Row, list_rows, opened_text, rows
-from .dialect import DEFAULT, Dialect, TextLayout, text_layout
-from .exports import AssayColumns, assay_columns, may_become
-from .headers import Header
+from .dialect import DEFAULT, Dialect, Header, TextLayout, text_layout
 from .opening import HEAD, SUFFIXES, Format, TableError, format_of, opened
+from .rows import (
+    LIST_COLUMNS,
+    Row,
+    Sheet,
+    list_rows,
+    opened_text,
+    parquet_rows,
+    parquet_sheet,
+    rows,
+    sheet_of,
+    sheet_rows,
+)
 from .structures import property_names, read_structures, record_count, records_in
-from .typed import Sheet, parquet_rows, parquet_sheet, sheet_of, sheet_rows
 
 SAMPLE = 20  # rows whose cells show which column has structures
 SHOWING = 1000  # rows that show what was measured
@@ -272,7 +283,7 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
 
 def _is_list(path: Path, layout: TextLayout) -> bool:
     """Return whether a file without separators is a list of SMILES, not a table of one column."""
-    with opened_text(path, layout) as text:
+    with opened_text(path, layout.encoding, layout.skipped) as text:
         first = text.readline(HEAD).lstrip("\ufeff").split()
     return bool(first) and (size_of(first[0]) > 0 or len(first) > 1)
 

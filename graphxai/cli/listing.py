@@ -94,7 +94,7 @@ def print_models() -> None:
 
 def _tasks_of(folder: Path) -> Iterator[ListedTask]:
     """Yield what is listed of each task of the model in a folder."""
-    from graphxai.contract.held_out_score import held_out_score
+    from graphxai.contract.prediction_metrics import held_out_score
 
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     metadata, name = content.get("metadata") or {}, folder.name

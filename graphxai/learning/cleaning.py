@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import compress
+from itertools import compress, starmap
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,8 @@ from graphxai.datasets.labels import (
     read_labels,
 )
 from graphxai.datasets.molecules import MAX_ATOMS
-from graphxai.datasets.tables.assays import PlainValues, Transform, plain_values
-from graphxai.datasets.tables.exports import AssayColumns
+from graphxai.datasets.tables.assays import Transform, plain_values
+from graphxai.datasets.tables.columns import AssayColumns
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 from graphxai.learning.merging import (
@@ -135,7 +135,11 @@ def clean_table(
             molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings = [
         *_row_findings(raw, standardise),
-        *_reading_findings(raw, plain),
+        *(
+            Finding(r.check, r.count, r.done, r.column, tuple(starmap(raw.row, r.rows.items())))
+            for values in plain
+            for r in values.readings
+        ),
         *merge_findings,
         *column_findings,
         lost,
@@ -218,21 +222,6 @@ def _check_columns(
     for name in kinds:
         if name not in target_columns:
             raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
-
-
-def _reading_findings(raw: TableRows, plain: Sequence[PlainValues]) -> list[Finding]:
-    """Return the findings about how columns were read."""
-    return [
-        Finding(
-            reading.check,
-            reading.count,
-            reading.done,
-            reading.column,
-            tuple(raw.row(k, reason) for k, reason in reading.rows.items()),
-        )
-        for values in plain
-        for reading in values.readings
-    ]
 
 
 def _require_values(

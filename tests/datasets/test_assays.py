@@ -9,7 +9,7 @@ from rdkit.Chem.Descriptors import MolWt
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.tasks import Task
 from graphxai.datasets.tables.assays import plain_values
-from graphxai.datasets.tables.exports import assay_columns, header_unit
+from graphxai.datasets.tables.columns import assay_columns, header_unit
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.table import open_table
 from graphxai.evaluation.sources import table as benchmark_table

@@ -99,7 +99,6 @@ READERS = {
     "graphxai/learning/measured_pairs.py": WRITTEN,
     "graphxai/learning/processes/adapting.py": WRITTEN,
     "graphxai/learning/recipes/bace.py": "the table of a bundled model",
-    "graphxai/learning/recipes/pretraining.py": "the tables of a bundled model",
     "graphxai/tables/app/page.py": "the user's, to draw and to number its atoms as written",
     "graphxai/tables/app/tables.py": "the user's, to search a pattern in it as drawn",
     "graphxai/tables/drawing.py": "molecules to draw",

@@ -23,9 +23,9 @@ from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.learning.conformal import Unseen, conformal_scores, nearest_of_others
+from graphxai.learning.splitting import label_text
 from graphxai.learning.teachers.forests import filled_within
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
-from graphxai.learning.writing import label_text
 from graphxai.models.graphormer import pretrained_names
 from graphxai.models.process import (
     CarriedCounts,
