@@ -273,13 +273,16 @@ def assay_columns(
     named = (e for e in EXPORTS if plain_name(base) == e.value)
     fitting = (e for e in named if (e.relation or e.unit or e.kind) in by_plain)
     known = next(fitting, AssayColumns(""))
-    relation, units, kind = (
-        by_plain.get(name) if name else None for name in (known.relation, known.unit, known.kind)
-    )
-    if not known.value:
-        relation, units, kind = (
-            _beside(names, value, others, role) for role in (RELATION_WORDS, UNIT_WORDS, KIND_WORDS)
-        )
+
+    def column_of(exported: str | None, role: frozenset[str]) -> str | None:
+        """Return the export's column, or one beside the values, as units are in any table."""
+        if exported in by_plain:
+            return by_plain[exported]
+        is_asked = exported or not known.value or role is UNIT_WORDS
+        return _beside(names, value, others, role) if is_asked else None
+
+    relation = column_of(known.relation, RELATION_WORDS)
+    units, kind = column_of(known.unit, UNIT_WORDS), column_of(known.kind, KIND_WORDS)
     match = ENDPOINT.search(base)
     is_log = bool(IS_LOG.search(base)) or (match is not None and bool(match["log"]))
     turned = False
@@ -291,7 +294,7 @@ def assay_columns(
         turned = turned or (not about and linear in beside)
     if is_log or unit:
         units = None
-    stated = unit or ("" if is_log else in_header or known.stated)
+    stated = unit or ("" if is_log else in_header or ("" if units else known.stated))
     return AssayColumns(value, relation, units, kind, stated, turned)
 
 
