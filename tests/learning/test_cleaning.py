@@ -253,6 +253,11 @@ def test_values_of_one_molecule_become_their_median(write):
     finding = finding_of(table, "duplicates with different values")
     assert finding.count == 3
     assert "largest difference 8" in finding.done
+    assert "assays" not in finding.done
+    twice = [row for k in range(30) for row in (f"{'C' * (k + 1)},{k}", f"{'C' * (k + 1)},{k + 2}")]
+    table = clean_table(write(twice), "smiles", ["y"])
+    finding = finding_of(table, "duplicates with different values")
+    assert finding.done.endswith("if these are several assays, keep the rows of one")
 
 
 def test_a_gap_or_a_contradiction_costs_one_target_only(write):
