@@ -89,7 +89,7 @@ def counterfactuals(
     nearest to it are returned. The best at each site of the molecule come first. Where a change
     makes a stereocentre, each isomer is predicted, and the worst of them counts. With `measured`,
     every other one is an exchange of measured pairs, in the order of the mean change that these
-    suggest. No change makes an unstable group (`matching.UNSTABLE`).
+    suggest. No change makes an unstable group (`unstable_groups.csv`).
 
     For a list of models, `towards` joins goals for their properties, as `gx.profile` reads them:
     "pIC50 > 7.5, log D 1 to 3". The results are then neighbours that are more desirable than the
