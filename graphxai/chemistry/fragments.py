@@ -301,15 +301,14 @@ def fragments(
     parts = divided + ([(REST, rest)] if rest else [])
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
-    from .fragment_shapley import fragment_values, shared_out, valued  # needs PyG
+    from .fragment_shapley import fragment_values, game_of_parts, shared_out, valued  # needs PyG
 
     atoms = [atoms for _, atoms in parts]
+    game = game_of_parts(explanation, atoms, model, graph, operator)
     if method == "shares":
-        explanation, without = shared_out(explanation, atoms, model, graph, operator)
+        explanation, without = shared_out(explanation, atoms, game)
         return Fragments(explanation, name, _summed(explanation, mol, parts, name, without=without))
-    shapley = fragment_values(
-        explanation, atoms, model=model, graph=graph, operator=operator, seed=seed
-    )
+    shapley = fragment_values(game, seed)
     explanation = valued(explanation, atoms, shapley)
     return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
 
