@@ -14,8 +14,8 @@ from rdkit.Chem import Mol, MolFromSmiles, MolToSmiles
 
 from graphxai.chemistry.contrast import NO_MOLECULE, Contrast, contrast
 from graphxai.chemistry.desirability import DesirabilityScore, PropertyGoal, PropertyProfile
-from graphxai.chemistry.judged_exchanges import MeasuredTable
 from graphxai.chemistry.matching import CommonPart, NoCommonPartError, common_part_or_none
+from graphxai.chemistry.table_changes import MeasuredTable
 from graphxai.explainers.registry import Method
 from graphxai.explanation import files
 from graphxai.explanation.api import explain

@@ -21,9 +21,9 @@ from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.chemistry import SearchKeywords, SearchSettings
-from graphxai.chemistry.judged_exchanges import judged_tables
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.names import ring_name, ring_systems
+from graphxai.chemistry.table_changes import judged_tables
 from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
