@@ -215,6 +215,16 @@ def finite(values: ArrayLike, name: str = "relevance") -> FloatArray:
     return array
 
 
+def one_each(values: ArrayLike, name: str, count: int, of: str) -> FloatArray:
+    """Return `values` as floats (count,), or raise a ValueError if they are others than these."""
+    array = finite(values, name)
+    if array.shape != (count,):
+        given = f"{len(array)} numbers" if array.ndim == 1 else f"shape {array.shape}"
+        wanted = f"one number per {of}: there are {count} {of}s"
+        raise ValueError(f"{name} must have {wanted}, got {given}")
+    return array
+
+
 def signed(value: float) -> str:
     """Format a relevance with a sign and three digits, as in `+0.25`, `−1.3e−5`, `0`."""
     if value == 0:
