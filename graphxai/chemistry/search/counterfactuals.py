@@ -130,7 +130,8 @@ def counterfactuals(
     with progress_bar("predicting neighbours", settings.predictions, show=progress) as advance:
         done = 0
         try:
-            for predicted, best in _searched(model, molecule, towards, n, settings, measured):
+            how: dict[str, Any] = {"settings": settings, "measured": measured}
+            for predicted, best in search(model, molecule, towards, n, **how):
                 advance(predicted - done)
                 done, so_far = predicted, best
         except KeyboardInterrupt:
@@ -170,22 +171,12 @@ def search(
     *,
     settings: SearchSettings,
     measured: MeasuredValues | MeasuredOfSeveral | None = None,
-) -> Iterator[Any]:
-    """Yield the best counterfactuals so far: at first none, then after each batch of predictions.
-
-    Arguments and errors are as for `counterfactuals`, whose result is the last one yielded. The
-    search works only as far as you iterate: stop iterating to cancel it.
-    """
-    for _, best in _searched(model, molecule, towards, n, settings, measured):
-        yield best()
-
-
-def _searched(
-    model: Any, molecule: Any, towards: str | float, n: int, settings: SearchSettings, measured: Any
 ) -> Iterator[tuple[int, Best]]:
-    """Yield how many neighbours were predicted, and a function that returns the best of them.
+    """Yield how many neighbours were predicted, and a function that returns the best so far.
 
-    The first pair comes before any prediction, then one pair after each batch.
+    The first pair comes before any prediction, then one pair after each batch. Arguments and errors
+    are as for `counterfactuals`, whose result is the best of the last pair. The search works only
+    as far as you iterate: stop iterating to cancel it.
     """
     sources = tuple(settings.sources)
     kind = SearchObjective if is_several(model) else SingleObjective

@@ -98,7 +98,8 @@ def suggestions(
     """
     read(smiles)
     options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
-    for results in search(models, smiles, towards, n, **options):
+    for _, best in search(models, smiles, towards, n, **options):
+        results = best()
         yield _suggested(results, label_of(target))
     if tables := measured():
         compared = {name: table for name, table in tables.items() if table.values}
