@@ -207,10 +207,15 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
 
 
 def _brought_close(free: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
-    """Rotate and mirror a layout to bring corresponding atoms as close together as possible."""
-    of_reference = _points(reference)[mapping[:, 0]]
+    """Rotate and mirror a layout to bring corresponding atoms as close together as possible.
+
+    This is the orthogonal Procrustes problem (Schoenemann 1966).
+    """
+    points, there = _points(free), _points(reference)[mapping[:, 0]]
+    here = points[mapping[:, 1]]
+    u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
+    points = (points - here.mean(0)) @ (u @ v) + there.mean(0)
     conformer = free.GetConformer()
-    points = _superposed(_points(free), _points(free)[mapping[:, 1]], of_reference)
     for atom, (x, y) in enumerate(points.tolist()):
         conformer.SetAtomPosition(atom, (x, y, 0.0))
     return free
@@ -309,15 +314,6 @@ def scaffold(mol: Mol) -> str:
         return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol))
     except (ValueError, RuntimeError):  # RDKit cannot make one of each molecule
         return ""
-
-
-def _superposed(points: FloatArray, here: FloatArray, there: FloatArray) -> FloatArray:
-    """Move all points rigidly, mirrored if needed, so that `here` comes closest to `there`.
-
-    This is the orthogonal Procrustes problem (Schoenemann 1966).
-    """
-    u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
-    return (points - here.mean(0)) @ (u @ v) + there.mean(0)
 
 
 def _points(mol: Mol) -> FloatArray:

@@ -346,7 +346,10 @@ class Spool(Sequence[Any]):
             case "array", dtype, shape, text:
                 return np.frombuffer(bytearray(b64decode(text)), dtype).reshape(shape)
             case "record", place, parts:
-                return _record(RECORDS[place], [self._unpacked(part) for part in parts])
+                made: Any = object.__new__(RECORDS[place])  # without checking its fields again
+                for each, part in zip(fields(made), parts, strict=True):
+                    object.__setattr__(made, each.name, self._unpacked(part))
+                return made
         kind, parts = packed
         values = [self._unpacked(part) for part in parts]
         if kind == "as given":
@@ -356,11 +359,3 @@ class Spool(Sequence[Any]):
 
 def _text(binary: bytes) -> str:
     return b64encode(binary).decode()
-
-
-def _record(kind: type, values: Sequence[Any]) -> Any:
-    """Make a dataclass anew from the values of its fields, without checking them again."""
-    made: Any = object.__new__(kind)
-    for each, value in zip(fields(kind), values, strict=True):
-        object.__setattr__(made, each.name, value)
-    return made
