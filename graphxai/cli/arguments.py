@@ -59,17 +59,14 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class ModelsOptions:
+class ModelsOptions(ModelOptions):
     """One or several models, and how they read molecules."""
 
-    model: list[str] | None = as_in(
+    model: list[str] | None = as_in(  # type: ignore[assignment]
         ModelOptions,
         "model",
         help=f"{MODEL} [default: fits the input]. Repeat it for several properties of molecules.",
     )
-    as_drawn: bool = as_in(ModelOptions, "as_drawn")
-    isomers: Literal["groups", "mean"] = as_in(ModelOptions, "isomers")
-    molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
 
 
 @dataclass(frozen=True)
