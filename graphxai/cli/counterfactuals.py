@@ -219,7 +219,8 @@ def _save(
     """Write the counterfactuals of several molecules, with their row of the table, to one file."""
     import pandas as pd
 
-    from graphxai.explanation.files import write_table, write_text
+    from graphxai.explanation.files import write_table
+    from graphxai.runtime.writing import write_whole
     from graphxai.tables.files import csv_options, with_items
     from graphxai.tables.rows import other_cells
 
@@ -231,7 +232,7 @@ def _save(
                 row=row.number, **({} if row.name is None else {"name": row.name})
             )
         )
-        write_text(records, out)
+        write_whole(out, "".join(records))
         return
     tables = []
     for row, changes in results:
