@@ -334,9 +334,7 @@ def _summed(
         smiles = ".".join(sorted(pieces[k]))
         relevance = math.fsum(float(values[index]) for index in atoms)
         words = name or fragment_name(smiles)
-        if name and name.endswith(
-            ":"
-        ):  # the structure follows, of which a table may need the SMILES
+        if name and name.endswith(":"):  # the structure follows, which tells side chains apart
             named = substituent_name(smiles) or name_in_words(smiles) or smiles
             follows = {"scaffold": named, "core": named, "protac": fragment_name(smiles)}
             words = f"{name} {follows[scheme]}" if scheme in follows else name
