@@ -142,30 +142,6 @@ def examples(
         tell(f"written: {folder / name}")
 
 
-def models() -> None:
-    """List the bundled models, what they predict and how well.
-
-    **Example**
-
-    `graphxai models`
-    """
-    from .listing import print_models
-
-    print_models()
-
-
-def methods() -> None:
-    """List the explanation methods, their sources and what they cost.
-
-    **Example**
-
-    `graphxai methods`
-    """
-    from .listing import print_methods
-
-    print_methods()
-
-
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
 ) -> None:
@@ -187,11 +163,11 @@ def demo(
 # The module of each command, in the order of the help page
 _MODULES = {
     **{name: name for name in ("explain", "predict", "benchmark")},
-    **{"report": "pages", "fragments": "fragments", "audit": "audit"},
-    **{"counterfactuals": "counterfactuals", "changes": "fragments", "app": "pages"},
+    **{"report": "pages", "fragments": "fragments", "audit": "fragments"},
+    **{"counterfactuals": "counterfactuals", "changes": "counterfactuals", "app": "pages"},
     **{"train": "train", "adapt": "fit", "examples": "main"},
     **dict.fromkeys(("fit_explainer", "fit_masked_atoms"), "fit"),
-    **dict.fromkeys(("models", "methods", "demo"), "main"),
+    **{"models": "listing", "methods": "listing", "demo": "main"},
 }
 
 

@@ -79,7 +79,6 @@ READERS = {
     "graphxai/chemistry/search/counterfactual_results.py": WRITTEN,
     "graphxai/chemistry/search/counterfactuals.py": WRITTEN,
     "graphxai/chemistry/cliff_truth.py": WRITTEN,
-    "graphxai/chemistry/judged_exchanges.py": "compounds in their form",
     "graphxai/chemistry/free_wilson.py": "R-groups, which RDKit has written",
     "graphxai/chemistry/matching.py": "a series, to find its common core as drawn",
     "graphxai/chemistry/measurements.py": "compounds in their form",

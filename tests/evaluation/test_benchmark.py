@@ -15,7 +15,7 @@ from scipy.stats import entropy, kendalltau, spearmanr
 from torch_geometric.data import Data
 
 import graphxai as gx
-from graphxai.cli.listing import print_methods
+from graphxai.cli import listing
 from graphxai.cli.main import main
 from graphxai.contract.method_names import CONTROLS
 from graphxai.contract.target import Target
@@ -623,7 +623,7 @@ def test_every_table_says_which_method_searches_the_curve(capsys):
         assert ("(searches the curve)" in row) == ("`order_marginals`" in row)
     assert "order_marginals (searches the curve)" in report._repr_html_()
     assert "order_marginals" in report.table().index  # data keep the name
-    print_methods()
+    listing.methods()
     assert capsys.readouterr().out.count("searches") == 1
 
 
