@@ -36,7 +36,7 @@ CURVES = {
         "auac",
         "Node activation",
         "fraction of nodes added, most relevant first",
-        ("probability of the explained class", "how far {} has moved from no nodes to all"),
+        ("probability of the explained class", "{}, moved from none to all nodes"),
     ),
     "pruning": (
         "au_mse",

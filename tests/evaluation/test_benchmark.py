@@ -644,7 +644,7 @@ def test_equal_labels_have_no_r2_and_the_report_is_written_all_the_same(tmp_path
 def test_figures_and_tables_of_a_regression_speak_of_its_value(tmp_path):
     report = gx.evaluate("solubility", SMILES, ["lrp", "gradient_input"])
     (axes,) = report.plot("activation").axes
-    assert axes.get_ylabel() == "how far solubility (log mol/L) has moved from no nodes to all"
+    assert axes.get_ylabel() == "solubility (log mol/L), moved from none to all nodes"
     (axes,) = report.plot("pruning").axes
     assert axes.get_ylabel() == "squared distance of solubility (log mol/L)"
     text = (report.save(tmp_path) / "summary.md").read_text()
