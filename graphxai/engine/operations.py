@@ -163,14 +163,14 @@ _TABLE: list[Operation] = [
              " upsample_nearest2d upsample_bilinear2d col2im", positive="summed"),
     *_linear("_embedding_bag", "closed", positive="summed"),
     # choices
-    *_linear("amax", "largest gated statistic", "dim:1 keepdim:2", nodes="reduced"),
-    *_linear("max", "largest gated statistic ties", "dim:1 keepdim:2", nodes="reduced"),
+    *_linear("amax", "largest gated statistic way", "dim:1 keepdim:2", nodes="reduced"),
+    *_linear("max", "largest gated statistic ties way", "dim:1 keepdim:2", nodes="reduced"),
     *_linear("amin", "statistic closed", "dim:1 keepdim:2", nodes="reduced"),
     *_linear("min", "statistic closed ties", "dim:1 keepdim:2", nodes="reduced"),
     *_linear("maximum", "entry divides clamps", "0,1 @self:0 @other:1", adds=(0, 1)),
     *_linear("minimum", "entry", "0,1 @self:0 @other:1", adds=(0, 1)),
     *_linear("cummax cummin median nanmedian", "closed"),
-    *_linear("topk kthvalue", "closed", nodes="ordered", axis=2),
+    *_linear("topk kthvalue", "closed way", nodes="ordered", axis=2),
     *_linear("fmax fmin aminmax max_pool2d_with_indices max_pool3d_with_indices"),
     *_linear("clamp", "entry fills divides way clamps", None, "min:1 max:2", positive="by_entry"),
     *_linear("clamp_min", "entry fills divides way clamps", "min:1", positive="by_entry"),
@@ -321,6 +321,7 @@ SAME, SUMS, ADDITIONS = that("same"), that("sum"), that("addition")
 SCALINGS, MATRIX_PRODUCTS = that("scaling"), that("matrix")
 PRODUCTS = SCALINGS | MATRIX_PRODUCTS
 TIMES, QUOTIENTS, ADDS, SUBTRACTS = map(that, ("times", "quotient", "adds", "subtracts"))
+MIXING = PRODUCTS - QUOTIENTS
 PLUS_PRODUCT = that("plus")  # the first argument is added
 OF_ROWS = that("mm")  # products of matrices, or of batches of them
 SOFTMAX, ROOTS, GATES, NORMS = that("softmax"), that("root"), that("gate"), that("norm")

@@ -292,7 +292,7 @@ class Attention(Part):
                 return g.weighted(s.sigmoid() * mask[:, None, :], v, torch.matmul)
             case "relu":
                 a = g.halved(q, k.mT, torch.matmul).relu() * mask[:, None, :]
-                return g.halved(a, v, torch.matmul) / 7
+                return g.weighted(a, v, torch.matmul) / 7
             case "moments":
                 k = (k * mask[..., None]).mT
                 return g.halved(q, g.halved(k, v, torch.matmul), torch.matmul) / 7
