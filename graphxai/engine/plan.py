@@ -4,10 +4,9 @@ Every decision follows from how data flows through the whole trace, never from t
 a module or an attribute. A role says that an operation takes some of its arguments as constants, or
 that a product gives each factor half of its relevance:
 
-* attention: a softmax, however it is written, whose result multiplies values, and a positive kernel
-  of products of queries and keys;
-* gate: a sigmoid that multiplies another signal, or anything that is computed from gates alone, such
-  as the largest of several;
+* attention: a softmax, however it is written, or a positive kernel of the products of queries and
+  keys, whose result multiplies values;
+* gate: a sigmoid that multiplies another signal, or anything that is computed from gates alone;
 * scale: a root of sums of squares that divides the squared values themselves, as in every norm;
 * activation: the factor `g(x)` of `x g(x)`, entry by entry.
 """
