@@ -252,9 +252,8 @@ class _RoleFinder(FlowQueries):
     def _mark_kernel(self, op: Op) -> None:
         """Mark attention without a softmax, if a kernel makes the weights of all pairs positive."""
         for weights, values in permutations(self.factors[op.number], 2):
-            of_matrices = op.name in kinds.MATRIX_PRODUCTS
             kernel = self._kernel_of_pairs(weights) if weights != values else None
-            if kernel and (of_matrices or self.compare_sizes(is_smaller, weights, op.out)):
+            if kernel is not None and self._has_more(op, weights):
                 self._hold(op, weights, "attention")
                 self.roles.attention.append(AttentionProduct(op, weights, kernel))
                 return
@@ -267,18 +266,16 @@ class _RoleFinder(FlowQueries):
         from_zero = kernel and kernel.name in kinds.CLAMPS and kernel.args[1:2] == (0,)
         if kernel is None or not (kernel.name in _KERNELS or from_zero):
             return None
-        scores = self.makers(self.reads[kernel.number][0], _OF_SCORES)
-        return kernel if any(self._is_of_pairs(op, kernel.out) for op in scores) else None
+        for op in self.makers(self.reads[kernel.number][0], _OF_SCORES):
+            of_two = op.name in kinds.MIXING and len({*self.factors[op.number]}) == 2
+            of_two = of_two and op.number not in self.roles.held
+            if op.name in _DISTANCES or (of_two and self._has_more(op, kernel.out)):
+                return kernel
+        return None
 
-    def _is_of_pairs(self, op: Op, scores: int) -> bool:
-        """Whether an operation makes scores of pairs, by a distance or by a sum of products."""
-        if op.name in _DISTANCES:
-            return True
-        is_product = op.name in kinds.MIXING and len(self.factors[op.number]) == 2
-        if not is_product or op.number in self.roles.held:
-            return False
-        sums = op.name in kinds.MATRIX_PRODUCTS
-        return sums or self.compare_sizes(is_smaller, scores, op.out)
+    def _has_more(self, op: Op, value: int) -> bool:
+        """Whether a product is of matrices, or has more entries than a value."""
+        return op.name in kinds.MATRIX_PRODUCTS or self.compare_sizes(is_smaller, value, op.out)
 
     def _mark_linear_attention(self, op: Op) -> None:
         """Mark attention whose product with the values is divided by the sums of its weights.

@@ -7,7 +7,6 @@ code.
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from copy import copy
 from typing import Any, Literal
 
 import torch
@@ -36,15 +35,6 @@ from graphxai.runtime.scope import Blocks
 
 def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     """Return the outputs (B, C) of node rows under the rules, and record what the tape asks for."""
-    known = {name: copy(value) for name, value in vars(request.memory).items()}
-    try:
-        return _pass_by_a_tier(request, rules, tape)
-    except Exception:  # it may be the caller's mistake, which must not change later passes
-        vars(request.memory).update(known)
-        raise
-
-
-def _pass_by_a_tier(request: PassRequest, rules: Rules, tape: Tape | None) -> Tensor:
     memory = request.memory
     if tape is not None and not tape.with_biases:
         memory.note_pass("recording")

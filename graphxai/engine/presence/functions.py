@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphxai.engine.attention.node_ids import NONE, EntryIds
 from graphxai.engine.attention.node_tracker import NodeTracker
-from graphxai.engine.operations import GATHERED, LISTS, MOVES, OPERATIONS
+from graphxai.engine.operations import GATHERED, LISTS, MOVES
 from graphxai.engine.presence.gates import Groups
 from graphxai.engine.trace import Op, Ref
 
@@ -195,9 +195,8 @@ class StructureTracker(NodeTracker):
     def step(self, op: Op) -> None:
         """Give ids to the results of an operation, unless they cannot be told."""
         tensors = self.trace.memory.tensors
-        made = tensors[op.makes[0].slot].dtype if op.makes else torch.float32
-        if not made.is_floating_point:
-            if op.name in MOVES or (made == torch.bool and OPERATIONS[op.name].nodes == "entry"):
+        if op.makes and not tensors[op.makes[0].slot].dtype.is_floating_point:
+            if op.name in MOVES or tensors[op.makes[0].slot].dtype == torch.bool:
                 self._move_integers(op)
             return
         groups = None if op.name in GATHERED else Groups.of(op)
