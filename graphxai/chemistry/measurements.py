@@ -170,24 +170,6 @@ class Measurements:
             raise type(error)(f"{path} has no measured values: {error}") from None
 
     @classmethod
-    def of_tasks(
-        cls,
-        path: str | Path,
-        units: Mapping[str, str],
-        column: str | None,
-        smiles_column: str | None = None,
-        standardise: Standardisation = "parent",
-    ) -> "Measurements":
-        """Read the values of a column, or else of the first that is named after a task.
-
-        Args:
-            units: the unit of each task, by its name.
-        """
-        if column:
-            return cls.read(path, [column], smiles_column, standardise, [*units])
-        return cls.read(path, [*units], smiles_column, standardise, [*units], units)
-
-    @classmethod
     def in_table(
         cls,
         table: Table,
@@ -318,6 +300,23 @@ class Measurements:
         return self.values[after] - self.values[before]
 
 
+def measurements_of(
+    path: str | Path,
+    units: Mapping[str, str],
+    column: str | None,
+    smiles_column: str | None = None,
+    standardise: Standardisation = "parent",
+) -> Measurements:
+    """Read the values of a table's column, or else of the first that is named after a task.
+
+    Args:
+        units: the unit of each task, by its name.
+    """
+    if column:
+        return Measurements.read(path, [column], smiles_column, standardise, [*units])
+    return Measurements.read(path, [*units], smiles_column, standardise, [*units], units)
+
+
 def _both_ways(changes: Iterable[tuple[Exchange, float]]) -> dict[Exchange, list[float]]:
     """Return the changes of every exchange, each also as that of the exchange back."""
     of: dict[Exchange, list[float]] = defaultdict(list)
@@ -390,7 +389,7 @@ def measured_properties(
     for name, task in tasks.items():
         try:
             units = {task.name: task.unit}
-            tables[name] = Measurements.of_tasks(measured, units, None, smiles_column, way)
+            tables[name] = measurements_of(measured, units, None, smiles_column, way)
         except ValueError as error:
             errors.append(error)
     if not tables:

@@ -159,7 +159,11 @@ def _measured(
 
     They are those of a single goal, or of all properties.
     """
-    from graphxai.chemistry.measurements import Measurements, NoNumbersError, measured_properties
+    from graphxai.chemistry.measurements import (
+        NoNumbersError,
+        measured_properties,
+        measurements_of,
+    )
     from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 
     model = models[0]
@@ -168,7 +172,7 @@ def _measured(
             return measured_properties(ModelPanel.of(models), table, files.smiles_column) or None
         units, way = goal.tasks_of(model), standardisation_of(model)
         columns = files.measured_column, files.smiles_column
-        values = Measurements.of_tasks(table, units, *columns, way)
+        values = measurements_of(table, units, *columns, way)
     except ValueError as error:
         if files.measured is not None or files.measured_column is not None:
             raise
