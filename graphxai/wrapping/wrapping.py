@@ -66,7 +66,8 @@ def wrap(
     training set and its errors.
 
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
-    attention start from the mean over nodes.
+    attention start from the mean over nodes. If `node=` or `pair=` chooses what to explain, they
+    start from this node, or from the mean over both of the pair.
 
     When a node is hidden (`keep`), it is removed from the graph with its edges, and from other
     indices and matrices over pairs (see `wrapping.subgraphs`). So it enters no message, attention
