@@ -59,7 +59,10 @@ def wrap(
     A fitted estimator with scikit-learn's methods, such as a forest on fingerprints, takes SMILES.
     `featurize` computes the features of an RDKit molecule, and may be left out if the estimator
     takes molecules itself. Methods that hide atoms explain it: an atom is hidden as a dummy atom,
-    and the features are computed again. It takes `tasks` or `task` and `classes`, and `name`.
+    and the features are computed again. It takes `tasks` or `task` and `classes`, and `name`. Its
+    own classes keep their columns in whatever order they are given; other names replace them in
+    order. A classifier without probabilities is explained by its `decision_function`, and what is
+    then shown as a probability is not calibrated.
 
     A function of a SMILES is explained likewise, where `*` is a hidden atom. It returns a value, or
     with `kind="binary"` the probability of the second class. `learned_from` tells a model its
