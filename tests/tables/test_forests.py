@@ -227,6 +227,13 @@ def test_a_function_of_a_smiles_goes_to_other_processes(featurize):
         assert gx.predict(sent, "CCCO")["length"].value == 4
 
 
+def test_a_function_is_explained_without_a_word_about_what_graphxai_added(recwarn):
+    model = gx.wrap(length, kind="regression")
+    for smiles in ("CC", "C", "C1CC1"):  # with as many atoms as directed bonds, or one atom
+        gx.explain(model, smiles)
+    assert not [str(w.message) for w in recwarn if "uncertain" in str(w.message)]
+
+
 def test_a_function_must_return_probabilities_for_classes():
     for given in (lambda s: 30.0, lambda s: [-0.5, 1.5]):
         with pytest.raises(ValueError, match="probabilities from 0 to 1, not"):
