@@ -30,6 +30,7 @@ from torch_geometric.utils import softmax, to_dense_adj
 
 import graphxai as gx
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.wrapping.chosen import mark_explained
 from graphxai.wrapping.presence import NotGated, PresencePass, presence_pass
 
@@ -327,6 +328,27 @@ def test_a_model_that_selects_nodes_is_refused_by_name():
 
     with pytest.raises(NotGated, match="Selects"):
         compared(Selects(), GRAPHS, 1)
+
+
+class Largest(nn.Module):
+    """One layer and a maximum, whose values for nodes with the same neighbours are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = GCNConv(DIM, DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return self.head(global_max_pool(self.layer(x, edge_index).tanh(), batch))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_does_not_choose_among_nodes_with_the_same_neighbours(seed):
+    torch.manual_seed(seed)
+    model = gx.wrap(Largest().eval(), kind="regression")
+    both = torch.tensor([[0, 0, 0, 1, 1, 2, 3], [1, 2, 3, 2, 3, 4, 4]])
+    square = Data(x=torch.randn(5, DIM), edge_index=torch.cat([both, both.flip(0)], 1))
+    check_renumbering(model, [square, GRAPHS[0]], "path_marginals", seed=seed)
+    check_batching(model, [square, GRAPHS[0]], "path_marginals")
 
 
 class Drops(nn.Module):
