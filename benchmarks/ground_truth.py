@@ -26,13 +26,18 @@ from graphxai.datasets.mnist import load_mnist
 from graphxai.datasets.rule_molecules import RuleTable, local_smiles, read_rule_table, rule_table
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.shapes import SHAPES
-from graphxai.datasets.superpixels import image_to_data, stroke_pixels, stroke_segments
+from graphxai.datasets.superpixels import image_to_data
 from graphxai.evaluation.ground_truth import evaluate_truth, model_score
 from graphxai.evaluation.ground_truth_report import SCORES, mean_share, store
 from graphxai.explainers import Explainer, get_explainer
 from graphxai.models.graphormer import load_checkpoint
 from ground_truth_tables import main_table, write_group
-from ground_truth_tasks import benchmark_rules, benchmark_shapes
+from ground_truth_tasks import (
+    benchmark_rules,
+    benchmark_shapes,
+    stroke_pixels,
+    stroke_segments,
+)
 
 FITTED_TO = 150  # training molecules with each answer that `learned` is fitted to
 TASKS = {"shapes": list(SHAPES), "rules": list(RULES), "digits": ["digits"]}

@@ -25,7 +25,7 @@ from graphxai.learning.predicting import encode_all, task_readings
 from graphxai.learning.recipes.bace import ACTIVITY, FIRST_ROUND, STANDARDISED, bace_tasks
 from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import measure
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 
 ERRORS = ("error_mean", "error_median")
 WAYS = {"with removal": True, "without": False}

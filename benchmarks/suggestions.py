@@ -23,11 +23,12 @@ from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.search.counterfactuals import _predicted
 from graphxai.chemistry.search.neighbours import Neighbourhood
 from graphxai.chemistry.search.objectives import SingleObjective
-from graphxai.chemistry.table_changes import common_cores, rgroups
+from graphxai.chemistry.table_changes import rgroups
 from graphxai.datasets.training_set import training_set_of
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings
+from graphxai.tables.report.structure_activity import common_cores
 
 FIRST = 20
 SERIES = 5  # common cores whose empty cells are filled

@@ -26,7 +26,7 @@ from graphxai.learning.conformal import calibrate
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.recipes import bace, mnist
 from graphxai.learning.settings import DigitSettings
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.models.graphormer import CONFIG, locate, measure_mean_node
 from graphxai.models.graphormer.checkpoint import save_mean_node
 from graphxai.runtime.writing import write_whole

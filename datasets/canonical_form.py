@@ -49,21 +49,18 @@ _NUMBER = "_number given"  # a property of atoms
 _UNDEFINED = (Chem.BondDir.EITHERDOUBLE, Chem.BondDir.UNKNOWN)
 
 
-class CanonicalForm(NamedTuple):
-    """A molecule as its canonical SMILES is read.
+class StandIn(NamedTuple):
+    """A molecule that stands for the one given: its canonical form, or its parent.
 
     Args:
-        mol: the molecule, whose atoms are in the order given.
+        mol: the molecule, sanitised, whose atoms are in the order given.
         atoms: for each of its atoms, the number of the same atom in the molecule given.
-        changes: what was set aside that a user should know about, as text.
-        is_other: whether it has fewer atoms than the molecule given.
+        changes: what was set aside or done that a user should know about, as text.
     """
 
     mol: Chem.Mol
-    smiles: str
     atoms: tuple[int, ...]
     changes: tuple[str, ...]
-    is_other: bool
 
 
 def one_perception() -> _GeneratorContextManager[None]:
@@ -93,7 +90,7 @@ def is_labelled(smiles: str) -> bool:
     return _LABELLED.search(smiles) is not None
 
 
-def canonical_form(mol: Chem.Mol) -> CanonicalForm:
+def canonical_form(mol: Chem.Mol) -> StandIn:
     """Return the canonical form of a sanitised molecule, which is not changed.
 
     Raises:
@@ -108,10 +105,7 @@ def canonical_form(mol: Chem.Mol) -> CanonicalForm:
             raise ValueError(f"RDKit cannot read {smiles}, which it writes for this molecule")
         place = {atom: k for k, atom in enumerate(order)}  # of each atom in the SMILES
         form = Chem.RenumberAtoms(read, [place[k] for k in range(len(order))])
-        smiles = Chem.MolToSmiles(form)
-    numbers = tuple(atom.GetIntProp(_NUMBER) for atom in bare.GetAtoms())
-    is_other = form.GetNumAtoms() < mol.GetNumAtoms()
-    return CanonicalForm(form, smiles, numbers, changes, is_other)
+    return StandIn(form, tuple(atom.GetIntProp(_NUMBER) for atom in bare.GetAtoms()), changes)
 
 
 def with_coordinates(mol: Chem.Mol, given: Chem.Mol, atoms: Sequence[int]) -> Chem.Mol:
@@ -252,7 +246,7 @@ def canonical_smiles(molecule: str | Chem.Mol) -> str:
             return smiles_as_read(Chem.MolFromSmiles(molecule))
         mol: Any = read_smiles(molecule) if isinstance(molecule, str) else molecule
         with suppress(ValueError):
-            return canonical_form(mol).smiles
+            mol = canonical_form(mol).mol
         return str(Chem.MolToSmiles(mol))
 
 

@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 
 TYPOGRAPHY = str.maketrans({"\u2212": "-", "\u00a0": " ", "\u202f": " "})  # minus, fixed spaces
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-WITH_COMMA = re.compile(r"[+-]?(\d+),(\d+)([eE][+-]?\d+)?")
+WITH_COMMA = re.compile(r"[+-]?(\d*),(\d+)([eE][+-]?\d+)?")
 WITH_POINT = re.compile(r"[+-]?(\d*)\.(\d*)([eE][+-]?\d+)?")
 POINTS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")  # 1.023,5
 COMMAS_GROUP = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})")  # 1,023.5

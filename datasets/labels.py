@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,27 +123,40 @@ def read_labels(name: str, cells: Sequence[str], kind: LabelsKind | None = None)
     return Labels(name, "classification", values, classes, unusable, note)
 
 
-def read_measured(
-    cells: Sequence[str], classes: Sequence[str] = ()
-) -> tuple[FloatArray, tuple[int, ...]]:
+class MeasuredCells(NamedTuple):
+    """What the cells of a column say was measured.
+
+    Attributes:
+        values: values or class numbers (n,), NaN where there is none.
+        bounds: what cells such as ">10" say of a regression.
+        strange: the positions of the cells that are neither empty nor understood. Of a value that
+            is only about right ("~5"), nothing is taken.
+    """
+
+    values: FloatArray
+    bounds: tuple[Bound, ...]
+    strange: tuple[int, ...]
+
+
+def read_measured(cells: Sequence[str], classes: Sequence[str] = ()) -> MeasuredCells:
     """Read measured values as `read_labels` does, for the task of a model.
 
     classes: the task's classes; empty for a regression. A class may be written in any case. One of
     two may also be 0 or 1, or a word such as "yes" or "no" if the positive class is clear.
-
-    Returns:
-        Values or class numbers (n,), NaN where there is none, and the positions of the cells that
-        are neither empty nor understood.
     """
+    bounds: tuple[Bound, ...] = ()
     if classes:
-        numbers = (_class_number(cell, classes) for cell in cells)
-        values = np.array([math.nan if n is None else float(n) for n in numbers], dtype=float)
+        of_cells = (_class_number(cell, classes) for cell in cells)
+        values = np.array([math.nan if n is None else float(n) for n in of_cells], dtype=float)
     else:
-        values = parsed_numbers(cells).values
+        numbers = parsed_numbers(cells)
+        values, bounds = numbers.values, tuple(bound for bound in numbers.bounds if bound.side)
     present = _present(cells)
     measured = np.full(len(cells), np.nan)
     measured[present] = values[present]
-    return measured, tuple(k for k in present if math.isnan(measured[k]))
+    sided = {bound.position for bound in bounds}
+    strange = tuple(k for k in present if math.isnan(measured[k]) and k not in sided)
+    return MeasuredCells(measured, bounds, strange)
 
 
 def not_understood(name: str, cells: Sequence[str], positions: Sequence[int]) -> str:
@@ -186,6 +199,10 @@ def _infer(present: int, numeric: int, bounds: int, distinct: set[float]) -> tup
     return "regression", f"inferred from {len(distinct)} different numbers"
 
 
+class UnclearNumbersError(ValueError):
+    """Raised for cells that would be numbers if their commas or units were understood."""
+
+
 def _require_clear(
     name: str, cells: Sequence[str], numbers: ParsedNumbers, present: Sequence[int], numeric: int
 ) -> None:
@@ -193,14 +210,14 @@ def _require_clear(
     if numeric * 2 >= len(present):
         return
     if numbers.unclear and (numeric + len(numbers.unclear)) * 2 >= len(present):
-        raise ValueError(
+        raise UnclearNumbersError(
             f"column {name!r} has numbers such as {cells[numbers.unclear[0]]!r}, whose comma may"
             " mark decimals or thousands: write them with a decimal point and without thousands"
             " separators."
         )
     if numbers.units and (numeric + len(numbers.units)) * 2 >= len(present):
         first, unit = next(iter(numbers.units.items()))
-        raise ValueError(
+        raise UnclearNumbersError(
             f"column {name!r} has numbers with a unit, such as {cells[first]!r}: remove"
             f" {unit!r} from the cells, and name the unit in the header: '{name} ({unit})'."
         )

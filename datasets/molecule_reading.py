@@ -146,8 +146,8 @@ def _in_canonical_form(read: ReadMolecule) -> ReadMolecule:
         form = canonical_form(read.mol)
     except (ValueError, RuntimeError) as error:
         return _with_remark(read, f"read as drawn: {_reason(error)}")
-    if form.is_other:
-        return _in_place_of(read, form.mol, form.atoms, form.changes)
+    if len(form.atoms) < read.mol.GetNumAtoms():
+        return _in_place_of(read, *form)
     read = read._replace(form=form.mol)
     for change in form.changes:
         read = _with_remark(read, change)
@@ -169,7 +169,7 @@ def _changed(read: ReadMolecule, standardisation: Standardisation) -> ReadMolecu
     except (ValueError, RuntimeError) as error:
         return _with_remark(read, f"{_NOT_STANDARDISED}: {_reason(error)}")
     if parent is not None:
-        read = _in_place_of(read, parent.mol, parent.atoms, parent.changes)
+        read = _in_place_of(read, *parent)
     charge = Chem.GetFormalCharge(read.form)
     ion = "cation" if charge > 0 else "anion"
     return _with_remark(read, _CHARGED.format(ion)) if charge else read

@@ -24,6 +24,7 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from graphxai.runtime.reading import packaged_rows
 
 from .as_given import MixtureError, Standardisation
+from .canonical_form import StandIn
 from .tautomer_form import one_proton_form, pattern
 
 ELEMENTS = {  # names of ions of one atom; those of other metals make complexes, which stay whole
@@ -78,20 +79,6 @@ def _canonical(kind: str) -> dict[str, str]:
     return {Chem.CanonSmiles(row["smiles"]): row["name"] for row in rows if row["kind"] == kind}
 
 
-class Parent(NamedTuple):
-    """The parent of a molecule.
-
-    Args:
-        mol: the parent, sanitised.
-        atoms: for each of its atoms, the number of the same atom in the molecule.
-        changes: what was done, as text; not empty.
-    """
-
-    mol: Chem.Mol
-    atoms: tuple[int, ...]
-    changes: tuple[str, ...]
-
-
 class _Component(NamedTuple):
     """A connected part of a molecule.
 
@@ -115,7 +102,7 @@ def may_change(smiles: str) -> bool:
     return _MAY_CHANGE.search(smiles) is not None
 
 
-def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
+def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> StandIn | None:
     """Return the parent of a molecule, or None if the molecule is its own parent.
 
     Args:
@@ -146,7 +133,7 @@ def parent_of(mol: Chem.Mol, standardisation: Standardisation) -> Parent | None:
     if standardisation == "tautomers":
         parent, change = _canonical_tautomer(parent)
         changes += [change] if change else []
-    return Parent(parent, atoms, tuple(changes)) if changes else None
+    return StandIn(parent, atoms, tuple(changes)) if changes else None
 
 
 def neutral_form(mol: Chem.Mol) -> Chem.RWMol:

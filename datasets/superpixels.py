@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from graphxai.runtime.extras import missing_extra
 
@@ -26,7 +26,6 @@ except ImportError:
     raise missing_extra("pictures need", "scikit-image", "images") from None
 
 SEGMENTS = 75
-INK = 0.5  # half of full ink: brighter pixels belong to the stroke of a digit
 MAX_SIDE = 2048
 
 # On MNIST these two give 75 superpixels on average (69 to 81) that follow the strokes;
@@ -233,34 +232,3 @@ def as_grey(image: ArrayLike) -> np.ndarray:
             f"grey values from {grey.min():g} to {grey.max():g}; expected [0, 1], or uint8"
         )
     return grey
-
-
-def stroke_pixels(image: ArrayLike) -> NDArray[np.bool_]:
-    """Return the pixels (H, W) of the stroke, which are brighter than `INK`.
-
-    Raises SuperpixelError if it is not a grey image.
-
-    Args:
-        image: (H, W), grey values in [0, 1], or uint8, bright ink on black.
-    """
-    return as_grey(image) > INK
-
-
-def stroke_segments(
-    image: ArrayLike, segments: NDArray[np.integer], *, threshold: float = INK
-) -> NDArray[np.bool_]:
-    """Return the superpixels (N,) of the stroke, whose mean intensity is above `threshold`.
-
-    Raises SuperpixelError if the shapes differ or an id is not used.
-
-    Args:
-        image: as for `stroke_pixels`.
-        segments: (H, W), the ids 0..N-1 of its superpixels.
-    """
-    grey, ids = as_grey(image), np.asarray(segments)
-    if ids.shape != grey.shape:
-        raise SuperpixelError(f"image {grey.shape} and segments {ids.shape} differ in shape")
-    size = np.bincount(ids.ravel())
-    if not size.all():
-        raise SuperpixelError(f"superpixel {int(np.argmin(size))} has no pixel")
-    return np.bincount(ids.ravel(), grey.ravel()) / size > threshold

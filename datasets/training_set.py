@@ -12,7 +12,7 @@ import io
 import os
 import re
 from collections import Counter, UserDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -24,6 +24,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+
+from graphxai.runtime.writing import csv_text, write_whole
 
 if TYPE_CHECKING:
     from rdkit.Chem import Mol
@@ -225,6 +227,12 @@ class TrainingSet:
         return "training" if smiles in self._canonical_smiles else self.held_out.get(smiles, "")
 
 
+def held_out_csv(parts: Mapping[str, Iterable[str]]) -> str:
+    """Return the file `HELD_OUT` of a checkpoint as text, from canonical SMILES by part."""
+    rows = ([smiles, part] for part, chosen in parts.items() for smiles in chosen)
+    return csv_text(["smiles", "part"], rows)
+
+
 def training_set_of(model: Any) -> TrainingSet | None:
     """Return a model's training set, or that beside its checkpoint, or None if there is none.
 
@@ -367,8 +375,6 @@ def kept_at(path: Path) -> CompoundBits | None:
 
 def keep_at(path: Path, bits: CompoundBits) -> None:
     """Write a file that only the user can read, and remove the oldest of too many."""
-    from graphxai.runtime.writing import write_whole
-
     content = io.BytesIO()
     elements = np.array(sorted(bits.elements))
     np.savez_compressed(content, readable=bits.readable, packed=bits.packed, elements=elements)

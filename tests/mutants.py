@@ -81,12 +81,11 @@ SUBJECTS = {
     "models/graphormer/checkpoint.py": CHECKPOINTS,
     "models/graphormer/config.py": CHECKPOINTS,
     "datasets/tables/columns.py": TABLES,
-    "datasets/tables/delimited.py": TABLES,
     "datasets/tables/dialect.py": TABLES,
     "datasets/tables/opening.py": TABLES,
     "datasets/tables/structures.py": TABLES,
     "datasets/tables/table.py": TABLES,
-    "datasets/tables/typed.py": TABLES,
+    "datasets/tables/rows.py": TABLES,
 }
 # `X | None` is a type nearly everywhere, and `==` for `is` makes no difference where it is used.
 MOST_FILES = 4  # of tests of a module, for changes of what runs at import

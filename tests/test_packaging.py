@@ -59,8 +59,8 @@ LIGHT = {
     "import graphxai": ("torch", "rdkit", "matplotlib", "pandas"),
     "import graphxai.cli.main": ("torch", "rdkit", "matplotlib", "pandas"),
     "from graphxai.cli import listing; import contextlib, io\n"
-    "with contextlib.redirect_stdout(io.StringIO()): listing.print_models()\n"
-    "with contextlib.redirect_stdout(io.StringIO()): listing.print_methods()": (
+    "with contextlib.redirect_stdout(io.StringIO()): listing.models()\n"
+    "with contextlib.redirect_stdout(io.StringIO()): listing.methods()": (
         *("torch", "rdkit", "matplotlib", "pandas", "graphxai.explainers"),
     ),
     "import graphxai.models.graphormer": ("rdkit", "lightning", "matplotlib"),
@@ -132,8 +132,8 @@ NEEDS = {
     ),
     "excel": (
         "openpyxl",
-        "graphxai.datasets.tables.typed",
-        lambda typed: typed._opened_workbook(Path("table.xlsx")).__enter__(),
+        "graphxai.datasets.tables.rows",
+        lambda rows: rows._opened_workbook(Path("table.xlsx")).__enter__(),
     ),
     "counterfactuals": (
         "selfies",

@@ -17,7 +17,7 @@ from ..as_given import AS_DRAWN
 from ..cell_numbers import LIMIT, MASS, NUMBER, POWERS, TYPOGRAPHY, parsed_numbers, plain_unit
 from ..labels import is_missing
 from ..molecule_reading import MoleculeError, read_molecules
-from .exports import (
+from .columns import (
     ENDPOINT,
     EQUAL,
     IS_LOG,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +12,9 @@ from rdkit import Chem, rdBase
 
 from ..canonical_form import DrawnSmiles
 from ..molecule_reading import MoleculeError, shortened
-from .dialect import LATIN, encoding_of
+from .dialect import encoding_of
 from .opening import HEAD, TableError, opened
+from .rows import opened_text
 
 END = "$$$$"
 PROPERTY = re.compile(r">.*?<([^>]*)>")  # "> 12 <NAME> (3)"
@@ -58,28 +57,24 @@ class StructureRecord:
 
 
 def read_structures(path: Path) -> Iterator[StructureRecord]:
-    """Yield the records of an SD file, or the only one of a MOL file, one by one."""
-    with _opened_text(path) as text:
-        yield from records_in(iter(lambda: text.readline(MAX_RECORD), ""), str(path))
+    """Return the records of an SD file, or the only one of a MOL file, one by one."""
+    return records_in(_lines(path), str(path))
 
 
-@contextmanager
-def _opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
-    """Open an SD file as text, also in UTF-16 as Windows writes it."""
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of an SD file, also of one in UTF-16 as Windows writes it."""
     with opened(path) as file:
         encoding = encoding_of(file.read(HEAD))
-    errors = LATIN if encoding == "utf-8-sig" else "replace"
-    with opened(path) as content, io.TextIOWrapper(content, encoding, errors) as text:
-        yield text
+    with opened_text(path, encoding) as text:
+        yield from iter(lambda: text.readline(MAX_RECORD), "")
 
 
 def property_names(path: Path) -> list[str]:
     """Return the names of all data items in an SD file, in the order in which they first occur."""
     names: dict[str, None] = {}
-    with _opened_text(path) as text:
-        for line in iter(lambda: text.readline(MAX_RECORD), ""):
-            if line.startswith(">") and (match := PROPERTY.match(line)) and match[1].strip():
-                names[match[1].strip()] = None
+    for line in _lines(path):
+        if line.startswith(">") and (match := PROPERTY.match(line)) and match[1].strip():
+            names[match[1].strip()] = None
     return list(names)
 
 

@@ -17,26 +17,37 @@ import numpy as np
 from rdkit import Chem
 
 from ..graph import is_from
-from ..labels import with_unit
+from ..labels import name_and_unit
 from ..molecule_reading import MoleculeError
 from .assays import PlainValues, Transform, plain_values
 from .columns import (
     NAME_IT,
     NAMES,
     SURE,
+    AssayColumns,
     StructureColumn,
+    assay_columns,
+    may_become,
     named_column,
     plain_name,
     size_of,
     structure_column,
 )
-from .delimited import LIST_COLUMNS, Row, list_rows, opened_text, rows
-from .dialect import DEFAULT, Dialect, TextLayout, text_layout
-from .exports import AssayColumns, assay_columns, may_become
-from .headers import Header
+from .dialect import DEFAULT, Dialect, Header, TextLayout, text_layout
 from .opening import HEAD, SUFFIXES, Format, TableError, format_of, opened
+from .rows import (
+    LIST_COLUMNS,
+    Row,
+    Sheet,
+    list_rows,
+    opened_text,
+    parquet_rows,
+    parquet_sheet,
+    rows,
+    sheet_of,
+    sheet_rows,
+)
 from .structures import property_names, read_structures, record_count, records_in
-from .typed import Sheet, parquet_rows, parquet_sheet, sheet_of, sheet_rows
 
 SAMPLE = 20  # rows whose cells show which column has structures
 SHOWING = 1000  # rows that show what was measured
@@ -145,14 +156,14 @@ class Table:
         return assay_columns(self.columns, column, unit, self.structures.name)
 
     def measured(
-        self, column: str, wanted: Collection[str], limit: int | None = None
+        self, column: str, wanted: Collection[str] | None, limit: int | None = None
     ) -> tuple[list[Record], PlainValues]:
         """Read the first `limit` rows with structures, and a column of values in plain form.
 
         Args:
             column: the column.
             wanted: what the values may be called. They become logarithms only if they then have
-                such a name, as `IC50 (nM)` becomes `pIC50`.
+                such a name, as `IC50 (nM)` becomes `pIC50`. None takes them as training does.
             limit: the largest number of rows.
 
         Raises:
@@ -164,15 +175,17 @@ class Table:
         smiles = [record.cells[structures] for record in records]
         ways: tuple[Transform | None, ...] = (None, "log10")
         made = (plain_values(columns, cells, smiles, way) for way in ways)
-        named = next((values for values in made if values.name in wanted), None)
+        named = next((v for v in made if wanted is None or v.name in wanted), None)
         return records, named or plain_values(columns, cells, smiles, "none")
 
     def source_of(self, name: str, unit: str = "") -> str | None:
         """Return the column of a name, or the one whose values get it: `IC50 (nM)` for `pIC50`.
 
-        With its unit, `log D (7.4)` is the column of the name `log D`, as in training.
+        With its unit, `log D (7.4)` is the column of the name `log D`, as in training, even beside
+        a column `log D`, which may hold something else.
         """
-        for header in (name, with_unit(name, unit)):
+        with_its_unit = [n for n in self.columns if unit and name_and_unit(n) == (name, unit)]
+        for header in (*with_its_unit, name):
             if self.columns.count(header) == 1:
                 return header
         others = [n for n in self.columns if n != self.structures.name and may_become(n, name)]
@@ -270,7 +283,7 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
 
 def _is_list(path: Path, layout: TextLayout) -> bool:
     """Return whether a file without separators is a list of SMILES, not a table of one column."""
-    with opened_text(path, layout) as text:
+    with opened_text(path, layout.encoding, layout.skipped) as text:
         first = text.readline(HEAD).lstrip("\ufeff").split()
     return bool(first) and (size_of(first[0]) > 0 or len(first) > 1)
 

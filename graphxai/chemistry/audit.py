@@ -291,9 +291,12 @@ def _read(cells: Sequence[Any], task: Task, name: str, threshold: float | None) 
     if threshold is not None and task.kind != "binary":
         raise ValueError(f"a threshold makes two classes of values, but {task.name!r} has not two.")
     texts = ["" if cell is None else str(cell) for cell in cells]
-    labels, odd = read_measured(texts, task.classes if threshold is None else ())
-    if odd:
-        warnings.warn(not_understood(name, texts, odd), stacklevel=3)
+    labels, bounds, strange = read_measured(texts, task.classes if threshold is None else ())
+    if strange:
+        warnings.warn(not_understood(name, texts, strange), stacklevel=3)
+    if bounds:
+        said = f"{len(bounds):,} measured values in column {name!r} are bounds, and are left out."
+        warnings.warn(said, stacklevel=3)
     if threshold is not None:
         labels = np.where(np.isnan(labels), np.nan, labels >= threshold)
     return labels

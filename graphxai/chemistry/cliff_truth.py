@@ -6,7 +6,7 @@ potency must lie in the atoms that only one of them has.
 
 import random
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem, rdBase
 from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
-from graphxai.contract.inputs import prepare_each
+from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.target import Target
 from graphxai.datasets.standardise import parent_of
 from graphxai.datasets.training_set import training_set_of
@@ -90,11 +90,16 @@ def evaluate_cliffs(
     left_out |= dict.fromkeys(("cannot be read", "no common part"), 0)
     pairs = list[tuple[int, int, CommonPart]]()  # row of the larger value, other row, shared part
     order = random.Random(seed).sample(range(len(cliffs)), len(cliffs))
-    items = _ReadRows(model, smiles)
+
+    @cache  # each is encoded when it is first asked for
+    def item(row: int) -> Any:
+        (prepared,) = prepare_each(model, [smiles[row]])
+        return prepared
+
     for cliff in (cliffs[k] for k in order):
         if limit is not None and len(pairs) >= limit:
             break
-        a, b = items[cliff.a], items[cliff.b]
+        a, b = _molecule(item(cliff.a)), _molecule(item(cliff.b))
         if a is None or b is None:
             left_out["cannot be read"] += 1
         elif seen is not None and all(seen.part(each) == "training" for each in (a, b)):
@@ -111,7 +116,7 @@ def evaluate_cliffs(
         why = ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
         raise ValueError(f"no activity cliff to score among {len(cliffs)} ({why or 'none found'}).")
     used = sorted({row for a, b, _ in pairs for row in (a, b)})
-    prepared = [(row, items.prepared[row]) for row in used]
+    prepared = [(row, item(row)) for row in used]
     rows: list[tuple[str, str, str, str, float, str]] = []
     explainers = explainers_of(model, methods)
     with progress_bar("explaining", len(used) * len(explainers), show=progress) as advance:
@@ -169,20 +174,11 @@ def _at_change(
     return at_change, changed
 
 
-class _ReadRows:
-    """The molecules of rows as the model reads them, each encoded when it is first asked for."""
-
-    def __init__(self, model: Model, smiles: Sequence[str]) -> None:
-        self._model, self._smiles = model, smiles
-        self.prepared: dict[int, Any] = {}
-
-    def __getitem__(self, row: int) -> Chem.Mol | None:
-        if row not in self.prepared:
-            (self.prepared[row],) = prepare_each(self._model, [self._smiles[row]])
-        item = self.prepared[row]
-        if isinstance(item, Exception):
-            return None
-        return Chem.MolFromSmiles(item.smiles) if item.molecule is None else item.molecule
+def _molecule(item: Input | Exception) -> Chem.Mol | None:
+    """Return the molecule that a model reads, or None for one that it cannot read."""
+    if isinstance(item, Exception):
+        return None
+    return Chem.MolFromSmiles(item.smiles or "") if item.molecule is None else item.molecule
 
 
 @lru_cache(maxsize=4096)

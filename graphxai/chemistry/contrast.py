@@ -15,7 +15,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.explanations import with_doubt
 from graphxai.explanation.result import Result
 from graphxai.visualization import Scale
-from graphxai.visualization.grid import Panel, contrast_svg
+from graphxai.visualization.grid import contrast_svg
 from graphxai.visualization.layout import averaged
 from graphxai.visualization.text import minus_signs
 
@@ -224,19 +224,21 @@ class Contrast(Result):
             if self.a.members is not None and self.b.members is not None:
                 gaps = self.a.members[:, in_a] - self.b.members[:, in_b]
                 pale[0][in_a] = pale[1][in_b] = of_either_sign(gaps)
-        panels = [
-            Panel(e.atoms(NO_MOLECULE), values, changed.tolist(), f"{name}: {e.headline}", doubtful)
-            for name, e, values, changed, doubtful in zip(
-                "ab", (self.a, self.b), shown, (self.changed_a, self.changed_b), pale, strict=True
-            )
-        ]
         chosen = Scale.chosen(scale, *shown, palette=palette)
         options.setdefault("title", self.headline)
         options.setdefault("subtitle", with_doubt(self.caption, *pale))
         options.setdefault("legend", COMPARED if difference else self.a.legend)
         one_sided = bool(self.a.unsigned) and not difference
-        chosen = replace(chosen, one_sided=one_sided)
-        return contrast_svg(panels, self.part.mapping, scale=chosen, **options)
+        return contrast_svg(
+            [e.atoms(NO_MOLECULE) for e in (self.a, self.b)],
+            self.part.mapping,
+            shown,
+            scale=replace(chosen, one_sided=one_sided),
+            titles=[f"a: {self.a.headline}", f"b: {self.b.headline}"],
+            outlined=[self.changed_a.tolist(), self.changed_b.tolist()],
+            pale=pale,
+            **options,
+        )
 
 
 def _beside_atoms(explanation: Explanation) -> float:

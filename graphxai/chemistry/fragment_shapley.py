@@ -6,7 +6,7 @@ fragment is averaged over random orders of the fragments, each paired with its r
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ from graphxai.contract.inputs import prepare_for
 from graphxai.evaluation.game import Game, game_of
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import all_coalitions
-from graphxai.explanation.api import load, pretrained_models
+from graphxai.explanation.api import pretrained_models
 from graphxai.explanation.compute.explaining import explain_prepared
-from graphxai.explanation.compute.models import Model
+from graphxai.explanation.compute.models import Model, loaded
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger
 from graphxai.visualization.text import minus_signs
@@ -31,7 +31,6 @@ ORDERS = 64  # orders sampled for more fragments; every second one reverses the 
 SAME = 1e-3  # relative difference between the model's output and the explained one
 
 Values = NDArray[np.float64]
-GameOfParts = Callable[[NDArray[np.bool_]], Values]  # values (K,) of coalitions (K, M)
 
 
 class WithoutPart(NamedTuple):
@@ -77,25 +76,6 @@ class FragmentValues:
         return f"sampled, {self.orders} orders with seed {self.seed}, removal by {self.operator}"
 
 
-def fragment_values(
-    explanation: Explanation,
-    parts: Sequence[Sequence[int]],
-    *,
-    model: "Model | str | None" = None,
-    graph: Any = None,
-    operator: Operator = "mask",
-    seed: int = 0,
-) -> FragmentValues:
-    """Return the Shapley values of parts (atom indices) of a molecule.
-
-    The other arguments are as for `fragments`.
-    """
-    game = game_of_parts(explanation, parts, model, graph, operator)
-    if len(parts) <= EXACT:
-        return exact(game, len(parts), operator)
-    return sampled(game, len(parts), operator, seed)
-
-
 def game_of_parts(
     explanation: Explanation,
     parts: Sequence[Sequence[int]],
@@ -114,12 +94,11 @@ def game_of_parts(
             f"{name!r}, whose output is explained, is not a bundled model: pass it, as in"
             ' fragments(explanation, method="shapley", model=model).'
         )
-    chosen: Any = name if model is None else model
-    loaded = load(chosen) if isinstance(chosen, str) else chosen
+    asked = loaded(str(name) if model is None else model)
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
     players = {str(k): part for k, part in enumerate(parts)}
-    game = game_of(loaded, prepare_for(loaded, graph), players, explanation.wanted, operator)
+    game = game_of(asked, prepare_for(asked, graph), players, explanation.wanted, operator)
     whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
         raise ValueError(
@@ -130,17 +109,12 @@ def game_of_parts(
 
 
 def shared_out(
-    explanation: Explanation,
-    parts: Sequence[Sequence[int]],
-    model: "Model | str | None",
-    graph: Any,
-    operator: Operator,
+    explanation: Explanation, parts: Sequence[Sequence[int]], game: Game
 ) -> tuple[Explanation, list[WithoutPart]]:
-    """Return the explanation by `shares`, and the output without each of the parts.
+    """Return the explanation by `shares`, and the output without each of the parts of a game.
 
-    The arguments are as for `fragments`. An explanation by `shares` is returned as it is.
+    An explanation by `shares` is returned as it is.
     """
-    game = game_of_parts(explanation, parts, model, graph, operator)
     if explanation.ledger is None or explanation.ledger.group_error is None:
         target = explanation.wanted
         made = explain_prepared(
@@ -193,18 +167,17 @@ def valued(
     )
 
 
-def exact(game: GameOfParts, m: int, operator: str = "mask") -> FragmentValues:
-    """Compute the values of m players from all 2^m coalitions, see `all_coalitions`."""
-    chosen, weights = all_coalitions(m)
-    v = game(chosen)
-    return FragmentValues(v @ weights, float(v[-1]), float(v[0]), len(v), operator)
+def fragment_values(game: Game, seed: int) -> FragmentValues:
+    """Compute the Shapley values of the parts of a game from `game_of_parts`.
 
-
-def sampled(game: GameOfParts, m: int, operator: str = "mask", seed: int = 0) -> FragmentValues:
-    """Average the gains of m players over `ORDERS` random orders, antithetic (Castro 2009).
-
-    The values sum to `whole - empty` exactly, for any number of orders.
+    They sum to `whole - empty` exactly. For more than `EXACT` parts, their gains are averaged over
+    `ORDERS` random orders, antithetic (Castro 2009).
     """
+    m = game.n_players
+    if m <= EXACT:
+        chosen, weights = all_coalitions(m)
+        v = game(chosen)
+        return FragmentValues(v @ weights, float(v[-1]), float(v[0]), len(v), game.operator)
     drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(m), (ORDERS // 2, 1)), axis=1)
     orders = np.stack([drawn, drawn[:, ::-1]], axis=1).reshape(-1, m)  # (P, m)
     places = orders.argsort(axis=1)
@@ -215,4 +188,6 @@ def sampled(game: GameOfParts, m: int, operator: str = "mask", seed: int = 0) ->
     pairs = gains.reshape(-1, 2, m).mean(1)
     errors = pairs.std(axis=0, ddof=1) / math.sqrt(len(pairs))
     ends = float(v[0, -1]), float(v[0, 0])
-    return FragmentValues(pairs.mean(0), *ends, len(chosen), operator, errors, len(orders), seed)
+    return FragmentValues(
+        pairs.mean(0), *ends, len(chosen), game.operator, errors, len(orders), seed
+    )

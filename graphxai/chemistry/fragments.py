@@ -301,15 +301,14 @@ def fragments(
     parts = divided + ([(REST, rest)] if rest else [])
     if method == "sum":
         return Fragments(explanation, name, _summed(explanation, mol, parts, name))
-    from .fragment_shapley import fragment_values, shared_out, valued  # needs PyG
+    from .fragment_shapley import fragment_values, game_of_parts, shared_out, valued  # needs PyG
 
     atoms = [atoms for _, atoms in parts]
+    game = game_of_parts(explanation, atoms, model, graph, operator)
     if method == "shares":
-        explanation, without = shared_out(explanation, atoms, model, graph, operator)
+        explanation, without = shared_out(explanation, atoms, game)
         return Fragments(explanation, name, _summed(explanation, mol, parts, name, without=without))
-    shapley = fragment_values(
-        explanation, atoms, model=model, graph=graph, operator=operator, seed=seed
-    )
+    shapley = fragment_values(game, seed)
     explanation = valued(explanation, atoms, shapley)
     return Fragments(explanation, name, _summed(explanation, mol, parts, name, shapley), shapley)
 
@@ -334,21 +333,12 @@ def _summed(
     for k, (name, atoms) in enumerate(parts):
         smiles = ".".join(sorted(pieces[k]))
         relevance = math.fsum(float(values[index]) for index in atoms)
-        words = _named(name, smiles, scheme)
+        words = name or fragment_name(smiles)
+        if name and name.endswith(":"):  # the structure follows, which tells side chains apart
+            named = substituent_name(smiles) or name_in_words(smiles) or smiles
+            follows = {"scaffold": named, "core": named, "protac": fragment_name(smiles)}
+            words = f"{name} {follows[scheme]}" if scheme in follows else name
         error = None if errors is None else float(errors[k])
         shown = words, smiles, tuple(atoms), relevance, scheme, explanation.unsigned, error
         summed.append(Fragment(*shown, None if without is None else without[k]))
     return tuple(sorted(summed, key=lambda part: (-part.relevance, part.atoms)))
-
-
-def _named(name: str | None, smiles: str, scheme: str) -> str:
-    """Return the name of a part, or else its structure as text.
-
-    A name of a scheme that ends with a colon is followed by the structure. A table distinguishes
-    side chains and R-groups by name, so that one without a name keeps its SMILES.
-    """
-    if name and name.endswith(":") and scheme in ("scaffold", "core"):
-        return f"{name} {substituent_name(smiles) or name_in_words(smiles) or smiles}"
-    if name and name.endswith(":") and scheme == "protac":
-        return f"{name} {fragment_name(smiles)}"
-    return name or fragment_name(smiles)

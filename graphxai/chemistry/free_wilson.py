@@ -207,13 +207,14 @@ def free_wilson(core: str, measured: MeasuredSource, column: str = "value") -> F
     Args:
         core: SMARTS or SMILES of the core, as for `rgroup_table`.
         measured: the table's file, measured values by SMILES, or `Measurements`.
-        column: the column of the measured values.
+        column: the column of the measured values. A dose, such as `IC50 (nM)`, is fitted as its
+            negative logarithm in mol/l, as in training.
 
     Raises:
         ValueError: fewer than `FEWEST` compounds with values have the core.
     """
     if isinstance(measured, str | Path):
-        measured = Measurements.read(measured, [column])
+        measured = Measurements.read(measured, [column], tasks=None)
     elif isinstance(measured, Mapping):
         measured = Measurements.of(measured.items(), column)
     made = fitted_series(rgroups(core, list(measured.values)), measured)

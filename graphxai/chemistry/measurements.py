@@ -18,7 +18,6 @@ from rdkit import Chem, rdBase
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.matched_pairs import Exchange, MatchedPair, matched_pairs
 from graphxai.datasets.molecule_reading import ReadMolecule, read_molecules
@@ -149,15 +148,15 @@ class Measurements:
         columns: Sequence[str],
         smiles_column: str | None = None,
         standardise: Standardisation = "parent",
-        tasks: Sequence[str] = (),
+        tasks: Sequence[str] | None = (),
         units: Mapping[str, str] | None = None,
     ) -> "Measurements":
         """Read the values of a table from the first of these columns that has numbers.
 
         Numbers are read as for training, see `read_labels` and `Table.measured`. They become
-        logarithms if they then are of one of the `tasks`, by default of one called as the column.
-        A column may be named with its unit in `units`. A warning counts rows whose SMILES or value
-        is not understood.
+        logarithms if they then are of one of the `tasks`, by default of one called as the column;
+        with None, where training takes logarithms. A column may be named with its unit in `units`.
+        A warning counts rows whose SMILES or value is not understood.
 
         Raises:
             ValueError: if no column has numbers; it is a `NoNumbersError` if a column has values.
@@ -171,13 +170,31 @@ class Measurements:
             raise type(error)(f"{path} has no measured values: {error}") from None
 
     @classmethod
+    def of_tasks(
+        cls,
+        path: str | Path,
+        units: Mapping[str, str],
+        column: str | None,
+        smiles_column: str | None = None,
+        standardise: Standardisation = "parent",
+    ) -> "Measurements":
+        """Read the values of a column, or else of the first that is named after a task.
+
+        Args:
+            units: the unit of each task, by its name.
+        """
+        if column:
+            return cls.read(path, [column], smiles_column, standardise, [*units])
+        return cls.read(path, [*units], smiles_column, standardise, [*units], units)
+
+    @classmethod
     def in_table(
         cls,
         table: Table,
         columns: Sequence[str],
         standardise: Standardisation,
         limit: int | None = None,
-        tasks: Sequence[str] = (),
+        tasks: Sequence[str] | None = (),
         units: Mapping[str, str] | None = None,
     ) -> "Measurements":
         """Read the values of an open table, in its first `limit` rows, as `read` does."""
@@ -185,9 +202,11 @@ class Measurements:
         for column in columns:
             try:
                 source = table.source_of(column, (units or {}).get(column, "")) or column
-                records, plain = table.measured(source, tasks or [column], limit)
+                wanted = None if tasks is None else tasks or [column]
+                records, plain = table.measured(source, wanted, limit)
                 pairs = zip((r.cells[structures] for r in records), plain.cells, strict=True)
-                return cls.of(pairs, column, standardise)
+                is_named = wanted is None or plain.name in wanted
+                return cls.of(pairs, plain.name if is_named else column, standardise)
             except ValueError as error:
                 errors.append(error)
         raise next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
@@ -205,12 +224,8 @@ class Measurements:
         """
         rows = [(smiles, _text(cell)) for smiles, cell in pairs]
         cells = [cell for _, cell in rows]
-        values, odd = read_measured(cells)
-        sided = {  # a value that is only about right ("~5") has no side
-            b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}"
-            for b in parsed_numbers(cells).bounds
-            if b.side
-        }
+        values, limits, strange = read_measured(cells)
+        sided = {b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}" for b in limits}
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
         compounds = compounds_of([rows[k][0] for k in used], standardise)
         values_of, bounds = defaultdict(list), {}
@@ -220,16 +235,17 @@ class Measurements:
             elif compound:
                 values_of[compound].append(float(values[k]))
         unreadable = compounds.count("")
-        strange = not_understood(name, cells, [k for k in odd if k not in sided])
+        unclear = not_understood(name, cells, strange)
         counted = "1 row has" if unreadable == 1 else f"{unreadable:,} rows have"
         unread = f"{counted} a value in {name!r} but no readable SMILES." if unreadable else ""
         many = len(values_of) > MOST_COMPARED
         pairs_of = f"Pairs are those of the first {MOST_COMPARED:,} compounds." if many else ""
-        note = " ".join(filter(None, (strange, unread, pairs_of)))
+        note = " ".join(filter(None, (unclear, unread, pairs_of)))
         if not values_of:
             only = f"{len(sided):,} are bounds, such as {cells[min(sided)]!r}." if sided else ""
             text = f"no row has a SMILES and a number in {name!r}. {f'{only} {note}'.strip()}"
-            looks_right = unreadable or re.search(r"\d", "".join(cells[k] for k in odd))
+            with_digits = re.search(r"\d", "".join(cells[k] for k in strange))
+            looks_right = unreadable or sided or with_digits
             raise (NoNumbersError if looks_right else ValueError)(text.strip())
         if note:
             warn(note, stacklevel=2)
@@ -374,7 +390,7 @@ def measured_properties(
     for name, task in tasks.items():
         try:
             units = {task.name: task.unit}
-            tables[name] = Measurements.read(measured, [*units], smiles_column, way, units=units)
+            tables[name] = Measurements.of_tasks(measured, units, None, smiles_column, way)
         except ValueError as error:
             errors.append(error)
     if not tables:

@@ -1,12 +1,13 @@
 """Say what each change did in a table of measured compounds: matched pairs, and tables of R-groups.
 
 A matched pair differs in one part at one bond (Hussain 2010). What was measured for each exchange
-stands beside what a model predicts for the same molecules, so that both can be compared.
+stands beside what a model predicts for the same molecules, so that both can be compared, with the
+number of pairs of which the model has the sign right.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html import escape
 from importlib import import_module
@@ -18,25 +19,40 @@ import numpy as np
 from rdkit import Chem, rdBase
 
 from graphxai.datasets.matched_pairs import Exchange
-from graphxai.explanation.api import OneOrMoreModels
+from graphxai.datasets.training_set import TrainingSet, training_set_of
+from graphxai.explanation.api import OneOrMoreModels, predict
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import fields_html, table_html
-from graphxai.visualization.grid import scaffold
 
-from .judged_exchanges import PredictionsOf
 from .matching import read_pattern
-from .measurements import MOST_COMPARED, Measurements
+from .measurements import MOST_COMPARED, Measured, Measurements
 from .names import quietly_read
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MeasuredSource: TypeAlias = "Measurements | Mapping[str, float] | str | Path"
-SMALLEST_SERIES = 4  # compounds with a common core
 SECONDS = 60.0  # how long the division into R-groups may take
 SHOWN = 20  # how many exchanges a notebook shows
+
+
+class PredictionsOf:
+    """The predictions of several models for compounds, which are made when they are asked for."""
+
+    def __init__(self, panel: ModelPanel) -> None:
+        self.panel = panel
+        self._predictions: dict[str, Mapping[str, Prediction] | None] = {}
+
+    def __call__(self, smiles: Iterable[str]) -> list[Mapping[str, Prediction] | None]:
+        """Return the predictions for each SMILES, or None for what a model cannot read."""
+        wanted = list(smiles)
+        new = [text for text in dict.fromkeys(wanted) if text not in self._predictions]
+        if new:
+            predicted = predict(list(self.panel.models), new, progress=False)
+            self._predictions.update(zip(new, predicted, strict=True))
+        return [self._predictions[text] for text in wanted]
 
 
 @dataclass(frozen=True)
@@ -282,8 +298,7 @@ def measured_for(
     units = {each.task.name: each.task.unit for each in panel.properties}
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
-    columns = [column] if column else [*units]
-    return Measurements.read(measured, columns, smiles_column, way, [*units], units)
+    return Measurements.of_tasks(measured, units, column, smiles_column, way)
 
 
 def _change(was: Prediction, then: Prediction) -> float:
@@ -312,17 +327,69 @@ def _size(part: str) -> tuple[int, str]:
     return (0 if mol is None else mol.GetNumHeavyAtoms()), part
 
 
-def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int]]:
-    """Return the cores that most molecules have, each with the positions of its molecules.
+@dataclass(frozen=True, eq=False)
+class JudgedTable:
+    """Measured values, with the model whose changes they judge.
 
-    A core is the ring systems of a molecule and what links them (Bemis 1996). At least
-    `SMALLEST_SERIES` molecules must have it.
+    Args:
+        training: the training set of the model, if that is known.
     """
-    scaffolds = [scaffold(mol) for mol in molecules]
-    counts = Counter(filter(None, scaffolds))
-    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return {
-        core: [k for k, of_molecule in enumerate(scaffolds) if of_molecule == core]
-        for core, count in ranked[:most]
-        if count >= SMALLEST_SERIES
-    }
+
+    table: Measurements
+    predicted: PredictionsOf
+    task: str
+    training: TrainingSet | None
+    _learned: dict[str, bool] = field(default_factory=dict)
+
+    def about(self, before: str, after: str) -> Measured:
+        """Return what was measured for a change, and in how many pairs the model had it right.
+
+        Pairs of which the model learned both compounds do not count, nor those without a change.
+        """
+        measured = self.table.about(before, after)
+        if measured.exchange is None or not measured.changes:
+            return measured
+        known = self.table.values
+        pairs = [
+            (a, b) if pair.exchange == measured.exchange else (b, a)
+            for a, b, pair in self.table.pairs
+            if measured.exchange in (pair.exchange, pair.exchange.reversed)
+            and known[a] != known[b]
+            and not (self._is_learned(a) and self._is_learned(b))
+        ]
+        compounds = list(dict.fromkeys(chain.from_iterable(pairs)))
+        values = {
+            smiles: None if prediction is None else prediction[self.task].value
+            for smiles, prediction in zip(compounds, self.predicted(compounds), strict=True)
+        }
+        changes = [
+            (known[b] - known[a], end - start)
+            for a, b in pairs
+            if (start := values[a]) is not None and (end := values[b]) is not None
+        ]
+        right = sum(bool(np.sign(true) == np.sign(said)) for true, said in changes)
+        return replace(measured, judged=len(changes), right=right)
+
+    def _is_learned(self, smiles: str) -> bool:
+        if self.training is None:
+            return False
+        if smiles not in self._learned:
+            part = self.training.part(Chem.MolFromSmiles(smiles))
+            self._learned[smiles] = part == "training"
+        return self._learned[smiles]
+
+
+MeasuredTable: TypeAlias = Measurements | JudgedTable
+
+
+def judged_tables(
+    panel: ModelPanel, tables: Mapping[str, Measurements]
+) -> dict[str, MeasuredTable]:
+    """Return measured values by property, judging the models that predict a value of them."""
+    judged: dict[str, MeasuredTable] = dict(tables)
+    for each in panel.properties:
+        if each.name in tables and each.task.kind == "regression":
+            model = panel.models[each.place]
+            predicted, training = PredictionsOf(ModelPanel.of(model)), training_set_of(model)
+            judged[each.name] = JudgedTable(tables[each.name], predicted, each.task.name, training)
+    return judged

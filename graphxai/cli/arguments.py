@@ -59,17 +59,14 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class ModelsOptions:
+class ModelsOptions(ModelOptions):
     """One or several models, and how they read molecules."""
 
-    model: list[str] | None = as_in(
+    model: list[str] | None = as_in(  # type: ignore[assignment]
         ModelOptions,
         "model",
         help=f"{MODEL} [default: fits the input]. Repeat it for several properties of molecules.",
     )
-    as_drawn: bool = as_in(ModelOptions, "as_drawn")
-    isomers: Literal["groups", "mean"] = as_in(ModelOptions, "isomers")
-    molecule_features: list[str] | None = as_in(ModelOptions, "molecule_features")
 
 
 @dataclass(frozen=True)
@@ -250,7 +247,13 @@ def kind_of(source: str, *, graphs: bool = False) -> str:
     if suffix in (*SUFFIXES, *OTHERS, ".gz"):
         format_of(Path(source))
         return "table"
-    if _exists(source) and not _is_smiles(source):
+    if not _exists(source):
+        return "smiles"
+    from rdkit import Chem, rdBase
+
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(source)  # a SMILES takes precedence over a file of the same name
+    if mol is None:
         if not Path(source).is_file():
             format_of(Path(source))  # which says why it cannot be read
         readable = ", ".join((*SUFFIXES, ".gz", *IMAGES))
@@ -292,14 +295,6 @@ def _exists(source: str) -> bool:
         return bool(source.strip()) and Path(source).exists()
     except OSError:  # a SMILES too long for a file name
         return False
-
-
-def _is_smiles(source: str) -> bool:
-    """Return whether RDKit can read it. A SMILES takes precedence over a file of the same name."""
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        return Chem.MolFromSmiles(source) is not None
 
 
 def require_out(out: Path, source: str | Path, suffixes: Sequence[str]) -> None:

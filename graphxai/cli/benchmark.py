@@ -355,8 +355,8 @@ def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -
     folder = _empty_folder(options, "cliffs")
     model, target = load(checkpoint), Target(options.target, options.task)
     task, way = target.task_in(model.config), standardisation_of(model)
-    columns, units = [options.label_column or task.name], {task.name: task.unit}
-    measured = Measurements.read(table, columns, options.smiles_column, way, [*units], units)
+    units, columns = {task.name: task.unit}, (options.label_column, options.smiles_column)
+    measured = Measurements.of_tasks(table, units, *columns, way)
     rows = evaluate_cliffs(
         model,
         list(measured.values),

@@ -1,21 +1,22 @@
-"""The command `graphxai counterfactuals`: what to change so that the prediction changes."""
+"""The commands `graphxai counterfactuals` and `graphxai changes`: what changes of molecules do."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from graphxai.chemistry import SearchSettings
-from graphxai.runtime.options import option
+from graphxai.runtime.options import as_in, option
 
 from .answers import answer, counts
 from .arguments import (
     ALWAYS,
     ModelsOptions,
+    SharedOptions,
     kind_of,
     load_several,
     require_out,
@@ -166,8 +167,8 @@ def _measured(
         if goal is None:
             return measured_properties(ModelPanel.of(models), table, files.smiles_column) or None
         units, way = goal.tasks_of(model), standardisation_of(model)
-        columns = [files.measured_column] if files.measured_column else [*units]
-        values = Measurements.read(table, columns, files.smiles_column, way, [*units], units)
+        columns = files.measured_column, files.smiles_column
+        values = Measurements.of_tasks(table, units, *columns, way)
     except ValueError as error:
         if files.measured is not None or files.measured_column is not None:
             raise
@@ -218,7 +219,8 @@ def _save(
     """Write the counterfactuals of several molecules, with their row of the table, to one file."""
     import pandas as pd
 
-    from graphxai.explanation.files import write_table, write_text
+    from graphxai.explanation.files import write_table
+    from graphxai.runtime.writing import write_whole
     from graphxai.tables.files import csv_options, with_items
     from graphxai.tables.rows import other_cells
 
@@ -230,7 +232,7 @@ def _save(
                 row=row.number, **({} if row.name is None else {"name": row.name})
             )
         )
-        write_text(records, out)
+        write_whole(out, "".join(records))
         return
     tables = []
     for row, changes in results:
@@ -243,3 +245,70 @@ def _save(
             frame.insert(place, headings[name], cells[name])
         tables.append(frame)
     write_table(pd.concat(tables), out, **csv_options(source.table.dialect))
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """What is compared, and what is written of it."""
+
+    model: list[str] | None = as_in(ModelsOptions, "model")
+    as_drawn: bool = as_in(ModelsOptions, "as_drawn")
+    isomers: Literal["groups", "mean"] = as_in(ModelsOptions, "isomers")
+    measured_column: str | None = option(
+        None, "Column of measured values [default: named after a task].", ALWAYS
+    )
+    smiles_column: str | None = as_in(SharedOptions, "smiles_column")
+    core: str | None = option(
+        None, "SMARTS of a core: write the R-groups of each molecule that has it.", ALWAYS
+    )
+    at_least: int = option(2, "In how many pairs an exchange must occur.", ALWAYS, minimum=1)
+    pairs: bool = option(False, "Write each pair, instead of the means of each exchange.", ALWAYS)
+    out: Path = option(Path("changes.csv"), "Table to write (.csv, .tsv or .parquet).", ALWAYS)
+
+
+@settings_as_options
+def changes(
+    context: typer.Context,
+    table: Annotated[
+        Path, typer.Argument(help="Table of measured molecules: CSV, .smi, .sdf, .xlsx or Parquet.")
+    ],
+    options: ChangeOptions,
+) -> None:
+    """Compare what each change did in a table of measured molecules with what models predict.
+
+    Changes are those of matched pairs, which differ in one part at one bond. With --core, each
+    molecule that has the core gets a row with its R-groups.
+
+    **Examples**
+
+    `graphxai changes examples/assay.csv --model mdr1-efflux --measured-column efflux`
+
+    `graphxai changes my.csv --model bace --model solubility --pairs --out pairs.csv`
+
+    `graphxai changes my.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
+    """
+    refuse_inapplicable(context, "table")
+    columns = (options.smiles_column, options.measured_column)
+    require_sense(table, "table", options.model or (), (), columns)
+    from graphxai.chemistry.table_changes import measured_for, rgroup_table, table_changes
+    from graphxai.explanation.compute.models import ModelPanel
+    from graphxai.explanation.files import FRAMES, write_table
+    from graphxai.tables.files import csv_options
+
+    opened = show_table(table, options.smiles_column)
+    require_out(options.out, table, FRAMES)
+    models = load_several(options)
+    column = options.measured_column or ""
+    measured = measured_for(ModelPanel.of(models), table, column, options.smiles_column)
+    if options.core is not None:
+        frame = rgroup_table(models, options.core, measured)
+        summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"
+    else:
+        exchanges = table_changes(models, measured, at_least=options.at_least)
+        frame = exchanges.pairs_frame() if options.pairs else exchanges.to_frame()
+        count = sum(len(each.pairs) for each in exchanges)
+        summary = (
+            f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
+        )
+    write_table(frame, options.out, **csv_options(opened.dialect))
+    tell(f"{summary}, measured in {measured.name!r}: {options.out}")

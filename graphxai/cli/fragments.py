@@ -1,4 +1,7 @@
-"""The commands `graphxai fragments` and `graphxai changes`: what the parts of molecules do."""
+"""The commands `graphxai fragments` and `graphxai audit`: what the parts of molecules do.
+
+An audit compares what a model makes of them with the labels.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -17,10 +20,8 @@ from graphxai.tables.settings import RowSettings, TableRunSettings
 from .arguments import (
     ALWAYS,
     ModelOptions,
-    ModelsOptions,
     SharedOptions,
     kind_of,
-    load_several,
     load_with_warning,
     model_line,
     require_out,
@@ -303,67 +304,77 @@ def _print(frame: "pd.DataFrame", title: str, plus: str) -> None:
 
 
 @dataclass(frozen=True)
-class ChangeOptions:
-    """What is compared, and what is written of it."""
+class AuditOptions(FragmentOptions):
+    """How molecules are divided and explained, and what they are compared with."""
 
-    model: list[str] | None = as_in(ModelsOptions, "model")
-    as_drawn: bool = as_in(ModelsOptions, "as_drawn")
-    isomers: Literal["groups", "mean"] = as_in(ModelsOptions, "isomers")
     measured_column: str | None = option(
-        None, "Column of measured values [default: named after a task].", ALWAYS
+        None, "Column of labels [default: the one named after the task].", ALWAYS
     )
-    smiles_column: str | None = as_in(SharedOptions, "smiles_column")
-    core: str | None = option(
-        None, "SMARTS of a core: write the R-groups of each molecule that has it.", ALWAYS
+    threshold: float | None = option(
+        None, "For a column of numbers: the value from which the second class begins.", ALWAYS
     )
-    at_least: int = option(2, "In how many pairs an exchange must occur.", ALWAYS, minimum=1)
-    pairs: bool = option(False, "Write each pair, instead of the means of each exchange.", ALWAYS)
-    out: Path = option(Path("changes.csv"), "Table to write (.csv, .tsv or .parquet).", ALWAYS)
+    minimum: int = option(5, "Test groups found in at least this many molecules.", ALWAYS)
+    limit: int | None = as_in(FragmentOptions, "limit", applies_to=ALWAYS)
+    seed: int = option(0, "Seed of the bootstrap intervals.", ALWAYS)
+    out: Path = option(Path("audit.csv"), "Table to write (.csv, .tsv, .parquet or .json).", ALWAYS)
 
 
 @settings_as_options
-def changes(
+def audit(
     context: typer.Context,
     table: Annotated[
-        Path, typer.Argument(help="Table of measured molecules: CSV, .smi, .sdf, .xlsx or Parquet.")
+        Path, typer.Argument(help="Table of labelled molecules: CSV, .smi, .sdf, .xlsx, Parquet.")
     ],
-    options: ChangeOptions,
+    *,
+    options: AuditOptions,
+    settings: FragmentSettings,
 ) -> None:
-    """Compare what each change did in a table of measured molecules with what models predict.
+    """Find the groups of atoms that a model favours, or disfavours, more than the labels do.
 
-    Changes are those of matched pairs, which differ in one part at one bond. With --core, each
-    molecule that has the core gets a row with its R-groups.
+    Groups are fragments, scaffolds, rings, salts, functional groups or your own patterns. Give
+    molecules that are new to the model: it has learned the labels of its training set, with their
+    bias.
 
     **Examples**
 
-    `graphxai changes examples/assay.csv --model mdr1-efflux --measured-column efflux`
+    `graphxai audit examples/assay.csv --model mdr1-efflux --measured-column efflux`
 
-    `graphxai changes my.csv --model bace --model solubility --pairs --out pairs.csv`
+    `graphxai audit new.csv --model runs/mine --scheme scaffold --out audit.json`
 
-    `graphxai changes my.csv --core "NC(=O)c1ccccc1" --out rgroups.csv`
+    `graphxai audit new.csv --model runs/mine --smarts "sulfonamide:NS(=O)=O"`
+
+    `graphxai audit new.csv --model runs/salts --as-drawn --scheme components`
     """
     refuse_inapplicable(context, "table")
-    columns = (options.smiles_column, options.measured_column)
-    require_sense(table, "table", options.model or (), (), columns)
-    from graphxai.chemistry.table_changes import measured_for, rgroup_table, table_changes
-    from graphxai.explanation.compute.models import ModelPanel
-    from graphxai.explanation.files import FRAMES, write_table
-    from graphxai.tables.files import csv_options
+    columns = (settings.smiles_column, None)
+    require_sense(table, "table", [options.model], options.explainers, columns)
+    from graphxai.chemistry.audit import HEAD, GroupEvidence, audited_task, labels_in
+    from graphxai.explanation.files import FRAMES
+    from graphxai.runtime.writing import exclusive_lock
 
-    opened = show_table(table, options.smiles_column)
-    require_out(options.out, table, FRAMES)
-    models = load_several(options)
-    column = options.measured_column or ""
-    measured = measured_for(ModelPanel.of(models), table, column, options.smiles_column)
-    if options.core is not None:
-        frame = rgroup_table(models, options.core, measured)
-        summary = f"R-groups of {len(frame):,} of {len(measured.values):,} compounds"
-    else:
-        exchanges = table_changes(models, measured, at_least=options.at_least)
-        frame = exchanges.pairs_frame() if options.pairs else exchanges.to_frame()
-        count = sum(len(each.pairs) for each in exchanges)
-        summary = (
-            f"{len(exchanges):,} exchanges in {count:,} pairs of {exchanges.compounds:,} compounds"
+    require_out(options.out, table, (*FRAMES, ".json"))
+    division = division_of(options)
+    loaded = load_with_warning(options.model, reading=options)
+    method = None if options.method == SHAPLEY else options.method
+    task = audited_task(loaded, settings.target, method)
+    opened = show_table(table, settings.smiles_column)
+    rows, labels = labels_in(opened, task, options.measured_column, options.threshold)
+    label_of = {row.number: label for row, label in zip(rows, labels.tolist(), strict=True)}
+    share_imports()
+    evidence = GroupEvidence(task)
+    with exclusive_lock(options.out):
+        summed = sum_over_rows(
+            *(loaded, str(table), options, division, settings),
+            lambda parts, row: evidence.add(parts, label_of[row]),
         )
-    write_table(frame, options.out, **csv_options(opened.dialect))
-    tell(f"{summary}, measured in {measured.name!r}: {options.out}")
+        audited = evidence.audit(at_least=options.minimum, seed=options.seed)
+        if options.out.suffix.lower() == ".json":
+            audited.save(options.out)
+        else:
+            write_fragments(audited.frame, options.out, opened.dialect, settings.excel_safe)
+    looks: dict[str, Any] = {key: {} for key in HEAD} | {HEAD[0]: {"overflow": "fold"}}
+    title = f"{audited.title}, relevance for {audited.target}"
+    print_table(looks, audited.cells(), title=title, title_justify="left")
+    tell(model_line(context, loaded))
+    echo_left_out(summed.reasons, summed.rejected)
+    tell(f"{audited.headline}; all groups: {options.out}")

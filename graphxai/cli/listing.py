@@ -1,7 +1,7 @@
-"""List the bundled models and the methods, and complete their names in the shell.
+"""The commands `graphxai models` and `graphxai methods`, and the names that a shell completes.
 
-Nothing of them is imported, which would bring torch. What is listed of a model is in its files.
-What is listed of a method is written out in its class, whose file is read but not run.
+No model and no method is imported, which would bring torch. What is listed of a model is in its
+files. What is listed of a method is written out in its class, whose file is read but not run.
 """
 
 import ast
@@ -78,8 +78,13 @@ class ListedTask(NamedTuple):
     parameters: int
 
 
-def print_models() -> None:
-    """Print the bundled models: for each task its classes or unit, and its score on which test."""
+def models() -> None:
+    """List the bundled models, what they predict and how well.
+
+    **Example**
+
+    `graphxai models`
+    """
     rows = [row for name in model_names("") for row in _tasks_of(PRETRAINED / name)]
     answer(models=[row._asdict() for row in rows])
     columns = ("name", "task", "classes or unit", "test score", "tested on", "parameters")
@@ -94,7 +99,7 @@ def print_models() -> None:
 
 def _tasks_of(folder: Path) -> Iterator[ListedTask]:
     """Yield what is listed of each task of the model in a folder."""
-    from graphxai.contract.held_out_score import held_out_score
+    from graphxai.contract.prediction_metrics import held_out_score
 
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     metadata, name = content.get("metadata") or {}, folder.name
@@ -121,18 +126,23 @@ def _parameters(weights: Path) -> int:
         return sum(math.prod(each.get_shape()) for each in slices if "F" in each.get_dtype())
 
 
-def print_methods() -> None:
-    """Print the explanation methods with their sources and costs."""
-    methods = {method.name: method for method in listed_methods()}
+def methods() -> None:
+    """List the explanation methods, their sources and what they cost.
+
+    **Example**
+
+    `graphxai methods`
+    """
+    listed = {method.name: method for method in listed_methods()}
     settings = _settings(EXPLAINERS / "registry.py")
     best, unfitted = settings["BEST"], settings["BEST_UNFITTED"]
     caption = (
-        f"best: {best} ({methods[best].cost}) for a model that it was fitted to, and {unfitted}"
+        f"best: {best} ({listed[best].cost}) for a model that it was fitted to, and {unfitted}"
         " for any other; these order nodes best for their passes"
     )
-    answer(methods=[method._asdict() for method in methods.values()])
+    answer(methods=[method._asdict() for method in listed.values()])
     columns: dict[str, Any] = {"name": {"no_wrap": True}, "method": {}, "source": {}, "cost": {}}
-    print_table(columns, methods.values(), caption=caption, caption_justify="left")
+    print_table(columns, listed.values(), caption=caption, caption_justify="left")
 
 
 def listed_methods() -> list[ListedMethod]:

@@ -4,6 +4,7 @@ import gc
 import logging
 import sys
 import warnings
+from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -53,9 +54,20 @@ class HelpfulCommand(_FlagsWithoutTypes, TyperCommand):
     """A command whose help shows flags without a type."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, in which `-` is standard input or standard output."""
+        """Parse the arguments, in which `-` is standard input or standard output.
+
+        Of an option that takes one value, Click would take the last where it is given twice.
+        """
         INVOCATION.command = str(self.name)
-        return super().parse_args(ctx, list(without_dashes(str(self.name), args)))
+        args = list(without_dashes(str(self.name), args))
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            for parameter, times in Counter(given).items():
+                takes_one = not (parameter.multiple or getattr(parameter, "is_flag", False))
+                if times > 1 and takes_one and parameter.nargs == 1:
+                    said = f"given {times} times, but this command takes one."
+                    raise typer.BadParameter(f"{parameter.opts[0]} is {said}", ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 class HelpfulGroup(_FlagsWithoutTypes, TyperGroup):
@@ -130,30 +142,6 @@ def examples(
         tell(f"written: {folder / name}")
 
 
-def models() -> None:
-    """List the bundled models, what they predict and how well.
-
-    **Example**
-
-    `graphxai models`
-    """
-    from .listing import print_models
-
-    print_models()
-
-
-def methods() -> None:
-    """List the explanation methods, their sources and what they cost.
-
-    **Example**
-
-    `graphxai methods`
-    """
-    from .listing import print_methods
-
-    print_methods()
-
-
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
 ) -> None:
@@ -175,11 +163,11 @@ def demo(
 # The module of each command, in the order of the help page
 _MODULES = {
     **{name: name for name in ("explain", "predict", "benchmark")},
-    **{"report": "pages", "fragments": "fragments", "audit": "audit"},
-    **{"counterfactuals": "counterfactuals", "changes": "fragments", "app": "pages"},
+    **{"report": "pages", "fragments": "fragments", "audit": "fragments"},
+    **{"counterfactuals": "counterfactuals", "changes": "counterfactuals", "app": "pages"},
     **{"train": "train", "adapt": "fit", "examples": "main"},
     **dict.fromkeys(("fit_explainer", "fit_masked_atoms"), "fit"),
-    **dict.fromkeys(("models", "methods", "demo"), "main"),
+    **{"models": "listing", "methods": "listing", "demo": "main"},
 }
 
 

@@ -41,13 +41,7 @@ class Origin:
     folder: Path | None = None
 
 
-class HasOrigin(Protocol):
-    """Anything that was loaded from a checkpoint."""
-
-    origin: Origin
-
-
-Stored = TypeVar("Stored", bound=HasOrigin)
+Stored = TypeVar("Stored", bound=Any)  # a model that was loaded from a checkpoint
 
 
 def weights_hash(model: Any) -> str:
@@ -60,7 +54,7 @@ def weights_hash(model: Any) -> str:
     return digest.hexdigest()
 
 
-def only_starts(model: Stored) -> bool:
+def only_starts(model: Any) -> bool:
     """Return whether a model has only weights to start training from."""
     return is_to_start(model.origin.metadata)
 

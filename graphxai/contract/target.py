@@ -69,9 +69,9 @@ class Target:
 
     A pair within one task consists of two classes, and f_c is the difference of their logits. In a
     pair across two tasks, each end is a class, a task, or (task, class). Two regressions in the
-    same unit are subtracted in that unit, which is the selectivity if both are pIC50. Otherwise
-    there is no common unit. A class then counts as its logit, and a regression as its standardised
-    value, `(value - offset) / scale`. The label says which.
+    same unit, or both without one, are subtracted as they are, which is the selectivity if both are
+    pIC50. Otherwise there is no common unit. A class then counts as its logit, and a regression as
+    its standardised value, `(value - offset) / scale`. The label says which.
 
     Args:
         choice: a class by name or number, a pair (a, b) for a against b, or None for the
@@ -248,8 +248,8 @@ class _TaskOrClass:
 
     def label(self, unit: str) -> str:
         """Return the name of a regression with its unit, or of a class with its task."""
-        text = unit or "standardised" if self.index is None else f"{self.task.name}, logit"
-        return f"{self.name} ({text})"
+        text = unit if self.index is None else f"{self.task.name}, logit"
+        return f"{self.name} ({text})" if text else self.name
 
 
 def _class_label(config: TaskSet, task: Task, name: str) -> str:
@@ -311,9 +311,9 @@ def _difference(
             weights /= 2
         label = " against ".join(_class_label(config, task, end.name) for end in (first, second))
         return ResolvedTarget(weights, offset, (label,) * len(outputs))
-    regressions = task.kind == other.kind == "regression"
-    unit = task.unit if regressions and task.unit == other.unit else ""
-    if unit:
+    alike = task.kind == other.kind == "regression" and task.unit == other.unit
+    unit = task.unit if alike else "standardised"
+    if alike:
         weights = task.scale * first.row(outputs) - other.scale * second.row(outputs)
         offset += task.offset - other.offset
     label = f"{first.label(unit)} against {second.label(unit)}"

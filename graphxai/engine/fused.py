@@ -29,6 +29,11 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
     return value * gate.sigmoid()
 
 
+def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute `log(sigmoid(x))`, and return the buffer of the backward pass, too."""
+    return -torch.nn.functional.softplus(-x, threshold=50), x.new_zeros(0)
+
+
 def lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
     """Interpolate between two values by a weight, which may be a gate."""
     return start * (1 - weight) + end * weight

@@ -37,6 +37,7 @@ from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gr
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
 from graphxai.rules.conservative import Rules, conservative, current_tape, record
+from graphxai.rules.operation_rule import secant
 from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, DoesNotAddUp
 from graphxai.runtime.modules import uncompiled
@@ -100,9 +101,8 @@ def _added_constants(
             rows_of = OUTPUTS if by_row else "x" if of_nodes else None
             yield AddedConstant(CONSTANTS, constant, edge, rows_of)
         elif kind == "at_zero":
-            x = saved(node, "self")
-            at_zero = bound_operation(node)(x.new_zeros(()))
-            yield AddedConstant(CONSTANTS, at_zero.expand_as(x), edge)
+            _, constant = secant(bound_operation(node), saved(node, "self"))
+            yield AddedConstant(CONSTANTS, constant, edge)
         elif kind == "number" and keeper is not None:
             if number := keeper.number(node):
                 like = torch.empty(shape_of((node, 0)), dtype=node._input_metadata[0].dtype)

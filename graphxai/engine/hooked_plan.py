@@ -286,7 +286,7 @@ def _additions(request: PassRequest, trace: GraphTrace, plan: ReplayPlan) -> Ite
             if not of_some:
                 raise Opaque("log-probabilities that are not the output", op.name)
             yield Addition("log_softmax", node=trace.places[op.number], by_row=of_all)
-        if op.name in kinds.ABOVE_ZERO and op.number in plan.built_in:
+        elif op.number in plan.adding:
             yield Addition("at_zero", node=trace.places[op.number])
         terms = [ref for ref in op.reads if ref.slot != CONSTANT]
         if op.name in kinds.ADDITIONS and len(terms) == 1 and request.memory.keeps:

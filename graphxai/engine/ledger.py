@@ -91,8 +91,7 @@ class LedgerLines:
                     yield self.of(ref.value), ref
         numbers = (a for a in op.args[1:] if isinstance(a, int | float) and not isinstance(a, bool))
         adds_number = op.name in _FILLS | kinds.ADDITIONS and any(numbers)
-        of_log = op.name in kinds.LOG_SOFTMAX and bool(plan.rules.attention)
-        if adds_number or of_log or (op.name in kinds.ABOVE_ZERO and plan.rules.activation):
+        if adds_number or op.number in plan.adding:
             yield self.of_numbers(), None
 
 
@@ -158,10 +157,9 @@ class _ConstantDerivative:
             return False
         if op.name in kinds.ADDITIONS:
             return type(op.args[1]) is not Ref
-        if op.name in kinds.ABOVE_ZERO | kinds.LOGARITHMS:  # a custom rule passes all on
-            return op.number in self.plan.built_in
         source = kinds.OPERATIONS[op.name].source
-        return op.name in _FILLS and (source is None or type(op.args[source]) is not Ref)
+        fills = op.name in _FILLS and (source is None or type(op.args[source]) is not Ref)
+        return fills or op.number in self.plan.adding
 
     def _filled(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
         """Run an operation that puts numbers, which are constants, among the signal's entries.
@@ -243,10 +241,6 @@ def warn_of_nonlinearities(name: str, plan: ReplayPlan, warned: set[str] | None 
 
 
 ONE_DRAW = "The explanation is of one random draw, and every call explains a different one."
-DRAWS_IN_EACH_PASS = (
-    "Every pass and every graph of a batch has others, so relevance that compares them is partly"
-    " noise."
-)
 
 
 def warn_of_random_numbers(name: str, trace: Trace, meaning: str = ONE_DRAW) -> None:

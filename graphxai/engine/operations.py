@@ -15,6 +15,8 @@ import torch
 
 from graphxai.engine import fused, rules
 from graphxai.engine.rules import BuiltInRule, Saved
+from graphxai.rules import norms
+from graphxai.rules.operation_rule import ratio_above_zero
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,13 @@ def _linear(names: str, does: str = "", *saves: str | None, **fields: Any) -> li
 _RATIO = BuiltInRule("activation", rules.ratio, rules.ratio_backward)
 _GELU = BuiltInRule("activation", rules.gelu, rules.gelu_backward)
 _RATIO_OF_RESULT = BuiltInRule("activation", rules.ratio)  # where a node has not saved its input
-_OF_POWER = BuiltInRule("activation", rules.ratio, fits=rules.is_positive_power)
-_OF_BOUNDED = BuiltInRule("activation", rules.ratio, rules.ratio_backward, rules.has_zero_inside)
-_ABOVE_ZERO = BuiltInRule("activation", rules.ratio_above_zero)
+_ABOVE_ZERO = BuiltInRule("activation", ratio_above_zero, adds=True)
+_OF_POWER = BuiltInRule("activation", rules.ratio, fits=rules.is_positive_power,
+                        otherwise=_ABOVE_ZERO._replace(fits=rules.has_number))  # fmt: skip
+_OF_BOUNDED = BuiltInRule("activation", rules.ratio, rules.ratio_backward, rules.has_zero_inside,
+                          otherwise=_ABOVE_ZERO)  # fmt: skip
 _VARIANCE = BuiltInRule("activation", rules.variance)
-_RUNNING = BuiltInRule("layernorm", rules.batch_norm, is_affine=rules.has_running_statistics)
+_RUNNING = BuiltInRule("layernorm", norms.batch_norm, is_affine=norms.has_running_statistics)
 _BATCH = _RUNNING._replace(backward=rules.batch_norm_backward)
 _INTO: Any = {"adds": (0, 3), "index": 2, "source": 3}
 _INTO_GROUPS: Any = {**_INTO, "nodes": "grouped", "positive": "summed"}
@@ -163,14 +167,14 @@ _TABLE: list[Operation] = [
              " upsample_nearest2d upsample_bilinear2d col2im", positive="summed"),
     *_linear("_embedding_bag", "closed", positive="summed"),
     # choices
-    *_linear("amax", "largest gated statistic", "dim:1 keepdim:2", nodes="reduced"),
-    *_linear("max", "largest gated statistic ties", "dim:1 keepdim:2", nodes="reduced"),
+    *_linear("amax", "largest gated statistic way", "dim:1 keepdim:2", nodes="reduced"),
+    *_linear("max", "largest gated statistic ties way", "dim:1 keepdim:2", nodes="reduced"),
     *_linear("amin", "statistic closed", "dim:1 keepdim:2", nodes="reduced"),
     *_linear("min", "statistic closed ties", "dim:1 keepdim:2", nodes="reduced"),
     *_linear("maximum", "entry divides clamps", "0,1 @self:0 @other:1", adds=(0, 1)),
     *_linear("minimum", "entry", "0,1 @self:0 @other:1", adds=(0, 1)),
     *_linear("cummax cummin median nanmedian", "closed"),
-    *_linear("topk kthvalue", "closed", nodes="ordered", axis=2),
+    *_linear("topk kthvalue", "closed way", nodes="ordered", axis=2),
     *_linear("fmax fmin aminmax max_pool2d_with_indices max_pool3d_with_indices"),
     *_linear("clamp", "entry fills divides way clamps", None, "min:1 max:2", positive="by_entry"),
     *_linear("clamp_min", "entry fills divides way clamps", "min:1", positive="by_entry"),
@@ -215,12 +219,13 @@ _TABLE: list[Operation] = [
     *_rows("_softmax _safe_softmax", "softmax", "dim", called="softmax"),
     *_rows("_sparse_softmax", "softmax"),
     *_rows("_log_softmax", "logarithm log_softmax result", "dim:1",
-           rule=BuiltInRule("attention", rules.log_softmax, rules.log_softmax_backward)),
+           rule=BuiltInRule("attention", rules.log_softmax, rules.log_softmax_backward, adds=True)),
     *_rows("logsumexp", "logarithm statistic closed", "dim:1 keepdim:2", nodes="reduced"),
-    *_rows("sigmoid hardsigmoid", "entry gate kernel", ""),
-    *_rows("reciprocal", "entry divides inverse", ""),
+    *_rows("sigmoid", "entry gate kernel result", "", rule=_ABOVE_ZERO),
+    *_rows("hardsigmoid", "entry gate kernel", "", rule=_ABOVE_ZERO),
+    *_rows("reciprocal", "entry divides inverse result", "", rule=_ABOVE_ZERO),
     *_rows("sqrt", "entry root scale result", "", rule=_RATIO_OF_RESULT),
-    *_rows("rsqrt", "entry root scale", ""),
+    *_rows("rsqrt", "entry root scale result", "", rule=_ABOVE_ZERO),
     *_rows("pow", "entry scale power to_a_power", "exponent:1", rule=_OF_POWER),
     *_rows("var", "scale squares closed", "dim correction keepdim", nodes="reduced",
            rule=_VARIANCE),
@@ -245,22 +250,25 @@ _TABLE: list[Operation] = [
     *_rows("tanh", "entry result", "", rule=_RATIO),
     *_rows("log1p asinh atan erf sin sinh", "entry", "", rule=_RATIO_OF_RESULT),
     *_rows("expm1 tan", "entry", rule=_RATIO_OF_RESULT),
-    *_rows("exp", "entry kernel exponent above_zero result exponential", "", rule=_ABOVE_ZERO),
-    *_rows("softplus", "entry kernel above_zero", "beta:1 threshold:2", rule=_ABOVE_ZERO),
-    *_rows("cos cosh", "entry above_zero", "", rule=_ABOVE_ZERO),
-    *_rows("log", "entry exponent", ""),
-    *_rows("acos asin erfc exp2 log10 log2 log_sigmoid_forward logit eq ge gt le lt ne", "entry"),
+    *_rows("exp", "entry kernel exponent result exponential", "", rule=_ABOVE_ZERO),
+    *_rows("softplus", "entry kernel", "beta:1 threshold:2", rule=_ABOVE_ZERO),
+    *_rows("log", "entry exponent", "", rule=_ABOVE_ZERO),
+    *_rows("exp2", "entry result", "", rule=_ABOVE_ZERO),
+    *_rows("cos cosh acos erfc log10 log2", "entry", "", rule=_ABOVE_ZERO),
+    *_rows("asin atanh", "entry", "", rule=_RATIO),
+    *_rows("log_sigmoid_forward", parts=fused.log_sigmoid),
+    *_rows("logit eq ge gt le lt ne", "entry"),
     *_rows("sgn sign", "entry cuts"),
     *_rows("round floor ceil trunc frac heaviside", "cuts"),
     # norms
     *_rows("native_layer_norm", "norm closed by_row", "0,2,3 normalized_shape:1", adds=(3,),
            called="layer_norm",
-           rule=BuiltInRule("layernorm", rules.layer_norm, rules.layer_norm_backward)),
+           rule=BuiltInRule("layernorm", norms.layer_norm, rules.layer_norm_backward)),
     *_rows("native_group_norm", "norm closed by_group", "0,1,2 group", adds=(2,),
            called="group_norm",
-           rule=BuiltInRule("layernorm", rules.group_norm, rules.group_norm_backward)),
+           rule=BuiltInRule("layernorm", norms.group_norm, rules.group_norm_backward)),
     *_rows("_fused_rms_norm", "norm", "0,2 normalized_shape:1", called="rms_norm",
-           rule=BuiltInRule("layernorm", rules.rms_norm, rules.rms_norm_backward)),
+           rule=BuiltInRule("layernorm", norms.rms_norm, rules.rms_norm_backward)),
     *_rows("native_batch_norm", "norm shifts", "0,1,2 running_mean:3 running_var:4 training:5",
            adds=(2, 3), rule=_BATCH),
     *_rows("cudnn_batch_norm", "norm", rule=_BATCH),
@@ -321,13 +329,13 @@ SAME, SUMS, ADDITIONS = that("same"), that("sum"), that("addition")
 SCALINGS, MATRIX_PRODUCTS = that("scaling"), that("matrix")
 PRODUCTS = SCALINGS | MATRIX_PRODUCTS
 TIMES, QUOTIENTS, ADDS, SUBTRACTS = map(that, ("times", "quotient", "adds", "subtracts"))
+MIXING = PRODUCTS - QUOTIENTS
 PLUS_PRODUCT = that("plus")  # the first argument is added
 OF_ROWS = that("mm")  # products of matrices, or of batches of them
 SOFTMAX, ROOTS, GATES, NORMS = that("softmax"), that("root"), that("gate"), that("norm")
 LOGARITHMS, LOG_SOFTMAX = that("logarithm"), that("log_softmax")
 EXPONENTIALS, INVERSES, POWERS = that("exponential"), that("inverse"), that("to_a_power")
 SAVE_RESULTS = that("result")  # their nodes save their results, and not what these are made from
-ABOVE_ZERO = that("above_zero")  # f(0) is not 0, but a constant of the ledger
 ENTRYWISE = that("entry")  # functions of single entries, also of several signals
 CUTS, DETACHES = that("cuts"), that("detaches")
 WHOLE = that("whole")  # they keep all entries

@@ -4,7 +4,8 @@ Every decision follows from how data flows through the whole trace, never from t
 a module or an attribute. A role says that an operation takes some of its arguments as constants, or
 that a product gives each factor half of its relevance:
 
-* attention: a softmax, however it is written, whose result multiplies values;
+* attention: a softmax, however it is written, or a positive kernel of the products of queries and
+  keys, whose result multiplies values;
 * gate: a sigmoid that multiplies another signal, or anything that is computed from gates alone;
 * scale: a root of sums of squares that divides the squared values themselves, as in every norm;
 * activation: the factor `g(x)` of `x g(x)`, entry by entry.
@@ -107,6 +108,7 @@ class ReplayPlan:
         custom: for the number of an operation the rule of `Rules.custom` that is in force for it.
         built_in: for the number of an operation the rule of the package that is in force for it,
             unless a custom one precedes it.
+        adding: the numbers of the operations whose rule adds a constant.
     """
 
     trace: Trace
@@ -119,6 +121,7 @@ class ReplayPlan:
     shares: dict[int, dict[int, float]] = field(default_factory=dict)
     custom: dict[int, OperationRule] = field(default_factory=dict)
     built_in: dict[int, BuiltInRule] = field(default_factory=dict)
+    adding: set[int] = field(default_factory=set)
 
 
 class ValueReplacement(NamedTuple):
@@ -155,6 +158,8 @@ def make_plan(trace: Trace, roles: Roles, rules: Rules, bits: int = -1) -> Repla
             plan.custom[op.number] = custom
         elif (rule := _built_in_rule(plan, op)) is not None:
             plan.built_in[op.number] = rule
+            if rule.adds:
+                plan.adding.add(op.number)
     return plan
 
 
@@ -182,9 +187,11 @@ def _custom_rule(plan: ReplayPlan, op: Op) -> OperationRule | None:
 def _built_in_rule(plan: ReplayPlan, op: Op) -> BuiltInRule | None:
     """Return the rule of the package that is in force for an operation on signals, if any."""
     rule = kinds.OPERATIONS[op.name].rule
+    while rule is not None and not rule.fits(op.args):
+        rule = rule.otherwise
     if rule is None or not getattr(plan.rules, rule.asked_by) or op.number in plan.roles.softmax:
         return None
-    return rule if rule.fits(op.args) and not rule.is_affine(op.args) else None
+    return None if rule.is_affine(op.args) else rule
 
 
 class _Planner:

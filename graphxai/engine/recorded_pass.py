@@ -80,8 +80,8 @@ def unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
     zeros and minus infinity, add nothing. But buffers may change, also those of zeros.
     """
     lines = LedgerLines(plan.trace, request.names)
-    expected, known = {BIASES, *request.others}, kinds.ABOVE_ZERO | kinds.LOGARITHMS
-    known |= kinds.ADDITIONS if request.memory.keeps else frozenset()
+    expected = {BIASES, *request.others}
+    known = kinds.ADDITIONS if request.memory.keeps else frozenset[str]()
     for op in plan.passing:
         for line, ref in lines.added_by(plan, op):
             if line == BIASES and ref is not None and op.name not in kinds.NORMS:
@@ -89,7 +89,7 @@ def unseen_constants(plan: ReplayPlan, request: PassRequest) -> Iterator[str]:
                     yield f"a buffer in {op.path or request.name}"
                 continue
             if ref is None:  # a number
-                is_known = line == CONSTANTS and op.name in known
+                is_known = line == CONSTANTS and (op.name in known or op.number in plan.adding)
                 numbers = {arg for arg in op.args[1:] if isinstance(arg, float | int)}
                 is_known |= op.name in _MASKS and numbers <= {0, -math.inf}
             else:

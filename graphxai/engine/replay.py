@@ -17,7 +17,7 @@ from graphxai.engine import operations as kinds
 from graphxai.engine.autograd_graph import in_order
 from graphxai.engine.fused import laid_out_like
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
-from graphxai.engine.rules import Function, affine, per_channel
+from graphxai.engine.rules import Function
 from graphxai.engine.trace import (
     WEIGHTS,
     Op,
@@ -30,6 +30,7 @@ from graphxai.engine.trace import (
 )
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules
+from graphxai.rules.norms import affine, per_channel
 from graphxai.rules.operation_rule import BoundOperation, OperationRule
 from graphxai.runtime.notices import warn
 

@@ -131,10 +131,10 @@ class PassMemory:
             shown = [*places[:NAMED], "..."] if len(places) > NAMED else places
             remedy = next(text for part, text in REMEDIES.items() if part in str(why))
             reason = form.format(why, ", ".join(shown), remedy)
-            failures[-1] = Opaque(reason, complete=True)
+            self._failures[rules] = [*failures[:-1], Opaque(reason, complete=True)]
         if not self._warned and _hooks_allowed.get():
             self._warned = True
-            self.warn_of_recording(name, str(failures[-1]))
+            self.warn_of_recording(name, str(self._failures[rules][-1]))
 
     def warn_of_recording(self, name: str, reason: str) -> None:
         """Warn that passes of a model are recorded, which costs time but changes no result."""

@@ -30,8 +30,12 @@ _BROADCASTS = kinds.INDEXES | kinds.WHOLE  # they broadcast the maximum of a gro
 _POWERS = kinds.that("power")
 _KEEPDIM = -1  # in place of the index of the groups
 _OF_MULTIPLES = kinds.SAME | kinds.SCALINGS
-_OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | kinds.that("negates")
+_OF_DIFFERENCES = kinds.SAME | kinds.ADDITIONS | kinds.LARGEST | kinds.that("negates")
 _OF_PROJECTIONS = kinds.SAME | kinds.SUMS | kinds.PRODUCTS | kinds.ADDS
+_OF_KERNELS = _OF_MULTIPLES | kinds.POWERS
+_KERNELS = kinds.that("kernel")  # they make positive weights
+_OF_SCORES = kinds.OF_A_SUM | kinds.ADDITIONS | kinds.SCALINGS | kinds.ENTRYWISE
+_DISTANCES = kinds.moving_ids("cdist")
 _OF_COMPLEMENTS = kinds.SAME | kinds.that("complement")
 
 
@@ -74,7 +78,11 @@ class _RoleFinder(FlowQueries):
                     self._hold(op, *factor)
                 else:
                     self._mark_linear_attention(op)
-        products = (op for op in signals if op.name in kinds.PRODUCTS - kinds.QUOTIENTS)
+        with_weights = {product.op.number for product in self.roles.attention}
+        for op in signals:
+            if op.name in kinds.MIXING and op.number not in with_weights:
+                self._mark_kernel(op)
+        products = (op for op in signals if op.name in kinds.MIXING)
         self.roles.products |= {op.number for op in products if len(self.factors[op.number]) == 2}
 
     def _hold(self, op: Op, value: int, rule: Rule) -> None:
@@ -240,6 +248,34 @@ class _RoleFinder(FlowQueries):
         return self.trace.flow.maker[other] >= 0 and self.compare_sizes(
             torch.Size.__eq__, other, gate
         )
+
+    def _mark_kernel(self, op: Op) -> None:
+        """Mark attention without a softmax, if a kernel makes the weights of all pairs positive."""
+        for weights, values in permutations(self.factors[op.number], 2):
+            kernel = self._kernel_of_pairs(weights) if weights != values else None
+            if kernel is not None and self._has_more(op, weights):
+                self._hold(op, weights, "attention")
+                self.roles.attention.append(AttentionProduct(op, weights, kernel))
+                return
+
+    def _kernel_of_pairs(self, weights: int) -> Op | None:
+        """Return the operation that makes weights positive, of a product or distance of pairs."""
+        kernel = self.trace.op_of(weights)
+        while kernel and kernel.name in _OF_KERNELS and len({*self.reads[kernel.number]}) == 1:
+            kernel = self.trace.op_of(self.reads[kernel.number][0])
+        from_zero = kernel and kernel.name in kinds.CLAMPS and kernel.args[1:2] == (0,)
+        if kernel is None or not (kernel.name in _KERNELS or from_zero):
+            return None
+        for op in self.makers(self.reads[kernel.number][0], _OF_SCORES):
+            of_two = op.name in kinds.MIXING and len({*self.factors[op.number]}) == 2
+            of_two = of_two and op.number not in self.roles.held
+            if op.name in _DISTANCES or (of_two and self._has_more(op, kernel.out)):
+                return kernel
+        return None
+
+    def _has_more(self, op: Op, value: int) -> bool:
+        """Whether a product is of matrices, or has more entries than a value."""
+        return op.name in kinds.MATRIX_PRODUCTS or self.compare_sizes(is_smaller, value, op.out)
 
     def _mark_linear_attention(self, op: Op) -> None:
         """Mark attention whose product with the values is divided by the sums of its weights.

@@ -12,10 +12,11 @@ compare both ways on random inputs.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor
 
+from graphxai.engine.trace import Ref
 from graphxai.rules import conservative as rules_of
+from graphxai.rules.norms import per_channel
 from graphxai.rules.operation_rule import BoundOperation, constant_ratio, gelu_ratio
 
 Node: TypeAlias = Any  # a node of PyTorch's autograd graph
@@ -38,6 +39,9 @@ class BuiltInRule(NamedTuple):
             the pass is recorded.
         fits: whether an operation with these arguments has the rule, as f(0) = 0.
         is_affine: whether it is affine with these arguments, so that it needs no rule.
+        adds: whether it makes the result of a constant, which is a line of the ledger, and of what
+            it passes on.
+        otherwise: the rule of an operation with other arguments than those that it fits.
     """
 
     asked_by: Rule
@@ -45,6 +49,8 @@ class BuiltInRule(NamedTuple):
     backward: Callable[[Node, BoundOperation], ToInput] | None = None
     fits: Callable[[Sequence[Any]], bool] = lambda args: True
     is_affine: Callable[[Sequence[Any]], bool] = lambda args: False
+    adds: bool = False
+    otherwise: "BuiltInRule | None" = None
 
 
 class Saved(NamedTuple):
@@ -102,18 +108,6 @@ def as_given(setting: Any) -> Any:
 # -- norms -----------------------------------------------------------------------------------------
 
 
-def layer_norm(
-    func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, bias: Any = None,
-    eps: float = 1e-5,
-) -> tuple[Tensor, None, None]:  # fmt: skip
-    """Apply LayerNorm over the last axes of x (..., *shape), with a constant scale.
-
-    This is the rule LN (Ali 2022, section 4).
-    """
-    y = _standardised(x, tuple(range(-len(shape), 0)), eps)
-    return affine(y, weight, bias), None, None
-
-
 def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `layer_norm`: `(g w) scale`, centred."""
     weight, scale = saved(node, "weight"), saved(node, "result2")
@@ -124,15 +118,6 @@ def layer_norm_backward(node: Node, f: BoundOperation) -> ToInput:
         return gradient - gradient.mean(axes, keepdim=True)
 
     return to_input
-
-
-def group_norm(
-    func: Function, x: Tensor, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int,
-    eps: float,
-) -> tuple[Tensor, None, None]:  # fmt: skip
-    """Apply GroupNorm to x (B, C, ...), with constant scales, as LN does (Ali 2022, section 4)."""
-    y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
-    return per_channel(y, weight, bias), None, None
 
 
 def group_norm_backward(node: Node, f: BoundOperation) -> ToInput:
@@ -147,42 +132,10 @@ def group_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     return to_input
 
 
-def rms_norm(
-    func: Function, x: Tensor, shape: Sequence[int], weight: Any = None, eps: float | None = None
-) -> tuple[Tensor, None]:
-    """Apply RMSNorm over the last axes of x (..., *shape), with a constant scale.
-
-    This is the rule LN for a norm that does not centre (Achtibat 2024, section 3.3).
-    """
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    return rules_of.rms_norm(x, weight, eps, tuple(range(-len(shape), 0))), None
-
-
 def rms_norm_backward(node: Node, f: BoundOperation) -> ToInput:
     """Return the way back through `rms_norm`: `(g w) scale`."""
     weight, scale = saved(node, "weight"), saved(node, "result1")
     return _times(scale if weight is None else weight * scale)
-
-
-def batch_norm(
-    func: Function, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any
-) -> tuple[Tensor, None, None]:
-    """Apply BatchNorm to x (n, C, ...), with running statistics or with constant scales.
-
-    With running statistics it is affine (Ioffe 2015, section 3.1). Else this is LN (Ali 2022).
-    """
-    eps = rest[-1]
-    if not has_running_statistics((x, weight, bias, mean, var, *rest)):
-        y = _standardised(x, (0, *range(2, x.dim())), eps)
-    else:
-        shape = (1, -1) + (1,) * (x.dim() - 2)
-        y = (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
-    return per_channel(y, weight, bias), None, None
-
-
-def has_running_statistics(args: Sequence[Any]) -> bool:
-    """Whether BatchNorm takes the running statistics, which InstanceNorm does not have."""
-    return args[3] is not None and args[5] is not True
 
 
 def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
@@ -195,25 +148,6 @@ def batch_norm_backward(node: Node, f: BoundOperation) -> ToInput:
         return gradient - gradient.mean(axes, keepdim=True)
 
     return to_input
-
-
-def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    centred = x - x.mean(axes, keepdim=True)
-    return centred * (centred.detach().square().mean(axes, keepdim=True) + eps).rsqrt()
-
-
-def affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Multiply x by a weight and add a bias, each if there is one."""
-    y = x if weight is None else x * weight
-    y = y if bias is None else y + bias
-    return y.to(x.dtype)  # under autocast the weights may be wider than x
-
-
-def per_channel(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Multiply x (B, C, ...) by weight (C,) and add bias (C,)."""
-    shape = (1, -1) + (1,) * (x.dim() - 2)
-    weight, bias = (None if t is None else t.view(shape) for t in (weight, bias))
-    return affine(x, weight, bias)
 
 
 # -- functions of single entries -------------------------------------------------------------------
@@ -233,21 +167,6 @@ def gelu(func: Function, x: Tensor, *, approximate: str = "none") -> Tensor:
     """Compute GELU by `ratio` (Achtibat 2024), the normal distribution function if it is exact."""
     exact = approximate == "none"
     return rules_of.gelu(x) if exact else ratio(func, x, approximate=approximate)
-
-
-def ratio_above_zero(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute an elementwise function as f(0) and x times the constant `(f(x) - f(0)) / x`.
-
-    This is the identity rule for functions of single entries (Achtibat 2024, section 3.2), from
-    zero on: f(0) is a constant and gets its share of the ledger. In a shifted softplus (Schuett
-    2017), or in `exp(x) - 1`, it cancels.
-    """
-    here = x.detach()
-    point = here.masked_fill(here == 0, 1e-4)
-    zero = func(torch.zeros_like(point), *args, **kwargs)
-    slope = (func(point, *args, **kwargs) - zero) / point
-    change = (x - here).masked_fill(here.isinf(), 0.0)
-    return func(here, *args, **kwargs) + change * slope.masked_fill(~slope.isfinite(), 0.0)
 
 
 def variance(func: Function, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -275,7 +194,12 @@ def gelu_backward(node: Node, f: BoundOperation) -> ToInput:
 
 def is_positive_power(args: Sequence[Any]) -> bool:
     """Whether a power has a positive number as its exponent, so that it is 0 at 0."""
-    return isinstance(args[1], int | float) and args[1] > 0
+    return has_number(args) and args[1] > 0
+
+
+def has_number(args: Sequence[Any]) -> bool:
+    """Whether the second argument is a number, such as the exponent of a power."""
+    return isinstance(args[1], int | float) and isinstance(args[0], Ref)
 
 
 def has_zero_inside(args: Sequence[Any]) -> bool:

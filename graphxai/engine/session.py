@@ -46,7 +46,7 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
             return outputs
         except Opaque as why:
             memory.note_failure(rules, why)
-        except Exception as error:  # the recorded pass raises it again if it is the model's
+        except Exception as error:  # the recorded pass raises it again if it is not the hooks'
             memory.note_failure(rules, Opaque(str(error) or type(error).__name__))
     memory.note_pass("recording")
     return pass_by_recording(request, rules, tape)

@@ -126,8 +126,9 @@ def _table(report: MethodValues, operator: str) -> list[str]:
     for start in range(0, len(frame.columns), 6):  # wider tables are unreadable
         some = frame.iloc[:, start : start + 6]
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]
-        arrows = [f"{m} {'↑' if higher_is_better(m) else '↓'}" for m in some.columns]
-        lines += markdown_table(["method", *arrows], rows)
+        arrows = {m: "↑" if higher_is_better(m) else "↓" for m in report.metrics(operator)}
+        heads = [f"{name} {arrows.get(name, '')}".rstrip() for name in some.columns]
+        lines += markdown_table(["method", *heads], rows)
     return [*lines, "ms: mean time of one explanation, of graphs that share passes.", ""]
 
 
@@ -212,11 +213,14 @@ def _conservation(report: MethodValues) -> list[str]:
 
 def _glossary(report: MethodValues) -> list[str]:
     """Say what each metric measures."""
+    value = report.settings.get("value")
+    p = "the probability of the explained class"
+    p = p if value is None else f"how far {_cell(value)} has moved from that without nodes"
     lines = [
         "## What the metrics measure",
         "",
-        "p is the probability of the explained class for the whole graph, p(top k) for only the k"
-        " most relevant nodes, and p(rest k) for the graph without these.",
+        f"p is {p} for the whole graph, p(top k) for only the k most relevant nodes, and p(rest k)"
+        " for the graph without these.",
         "",
     ]
     measured = [metric for name in report.metrics() if (metric := known_metric(name))]

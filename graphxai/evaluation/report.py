@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 PLOTS = ("activation", "pruning", "conservation", "forest", "randomisation")
 PANELS = ("conservation", "forest")  # the plots with several panels
 FOREST = 4  # how many metrics a forest plot has side by side
-# The metric that ranks the methods of a plot of curves, its title, and the labels of its axes.
+# The metric that ranks the methods of a plot of curves, its title, and the labels of its axes: the
+# second one for classes and for a regression's value.
 CURVES = {
     "activation": (
         "auac",
         "Node activation",
         "fraction of nodes added, most relevant first",
-        "probability of the explained class",
+        ("probability of the explained class", "{}, moved from none to all nodes"),
     ),
     "pruning": (
         "au_mse",
         "Node pruning",
         "fraction of nodes removed, smallest |relevance| first",
-        "squared distance of logits",
+        ("squared distance of logits", "squared distance of {}"),
     ),
 }
 
@@ -71,7 +72,8 @@ class Report(MethodValues):
         n = len({unit.graph for unit in self.units})
         text = f"{n} graphs, nodes removed by {operator!r}"
         if kind in CURVES:
-            metric, title, *labels = CURVES[kind]
+            metric, title, x_label, (of_class, of_value) = CURVES[kind]
+            value = self.settings.get("value")
             curves = self.curves(kind, operator)
             if metric in self.metrics(operator):  # the best method comes first
                 ranked = self.ranking(metric, operator)
@@ -80,8 +82,8 @@ class Report(MethodValues):
                 GRID,
                 curves,
                 title=f"{title} ({text})",
-                x_label=labels[0],
-                y_label=labels[1],
+                x_label=x_label,
+                y_label=of_class if value is None else of_value.format(value),
                 axes=ax,
             )
         if kind == "conservation":

@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from graphxai.contract.batching import batches_for
 from graphxai.contract.model import weights_hash
 from graphxai.contract.target import Target
+from graphxai.datasets.labels import with_unit
 from graphxai.explainers.passes import outputs_without_nodes
 from graphxai.explanation.compute.models import Model, versions
 from graphxai.runtime.device import one_thread, workers_for
@@ -124,6 +125,8 @@ class Run:
         notes = {each.name: note for each in plan.explainers if (note := each.traits.note)}
         costs = {explainer.name: explainer.traits.cost for explainer in plan.explainers}
         settings |= {"methods": names, "notes": notes, "costs": costs, "checkpoints": [checkpoint]}
+        if (task := tracked.target.task_in(model.config)).kind == "regression":
+            settings["value"] = with_unit(task.name, task.unit)
         if {"mask", "delete"} & {*plan.operators} and _zeroes_nodes(model, graphs):
             settings["without_nodes"] = "zeros"
         return cls(model, graphs, refitting, store, settings, digests, code, earlier)

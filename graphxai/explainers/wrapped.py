@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.inputs import EDGE_GATES
-from graphxai.engine.ledger import DRAWS_IN_EACH_PASS, warn_of_cuts, warn_of_random_numbers
+from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
 from graphxai.runtime.notices import warn
 from graphxai.runtime.randomness import current_draws
@@ -17,6 +17,11 @@ from graphxai.runtime.scope import Blocks
 
 NODES_ONLY = ("x",)
 EDGES = "edge_index"
+
+DRAWS_IN_EACH_PASS = (
+    "Every pass and every graph of a batch has others, so relevance that compares them is partly"
+    " noise."
+)
 
 
 def further_inputs(wrt: Sequence[str], method: str, supported: bool) -> tuple[str, ...]:

@@ -287,8 +287,12 @@ class ExplainedGraph:
 
     @property
     def headline(self) -> str:
-        """The prediction as text."""
-        return minus_signs(f"{self.prediction.task}: {self.prediction}")
+        """The prediction as text, or both of a pair of two tasks."""
+        ends = self.wanted.choice if isinstance(self.wanted.choice, tuple) else ()
+        named = [end[0] if isinstance(end, tuple) else end for end in ends]
+        of_tasks = [each for each in self.predictions if each.task in named]
+        shown = of_tasks if len(of_tasks) > 1 else [self.prediction]
+        return minus_signs("; ".join(f"{each.task}: {each}" for each in shown))
 
     @property
     def caption(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphxai import visualization as draw
+from graphxai.runtime.writing import write_whole
 from graphxai.visualization import Scale
 from graphxai.visualization.layout import averaged, equivalent_atoms, layout_note
 from graphxai.visualization.render import save_picture
@@ -316,7 +317,7 @@ class Explanation(ExplainedGraph, Result):
         if suffix in files.TABLES:
             return write_values([self], path, lambda: self.to_frame().reset_index(), self.to_dict)
         if suffix == ".html":
-            return files.write_text([page_html(self.headline, [self.section(**options)])], path)
+            return write_whole(path, page_html(self.headline, [self.section(**options)]))
         return save_picture([self.svg(**options)], path)
 
 
@@ -344,7 +345,7 @@ def write_values(
     if suffix == ".json":
         return files.write_json(content(), path)
     written = Explanation.to_sdf if suffix == ".sdf" else Explanation._to_smi
-    return files.write_text(map(written, explanations), path)
+    return write_whole(path, "".join(map(written, explanations)))
 
 
 def _note(mol: "Mol", groups: list[tuple[int, ...]]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from graphxai.runtime.writing import write_whole
 from graphxai.visualization import Scale, grid_svg
 from graphxai.visualization.grid import aligned_series
 from graphxai.visualization.render import save_picture
@@ -101,7 +102,7 @@ class Explanations(LabelledResults[Explanation]):
             count = len(explanations)
             title = explanations[0].headline if count == 1 else f"{count} explanations"
             sections = [e.section(**options) for e in explanations]
-            return files.write_text([page_html(title, sections)], path)
+            return write_whole(path, page_html(title, sections))
         return save_picture([grid(explanations, **options)], path)
 
     def _to_dicts(self) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +117,6 @@ def write_table(frame: "pd.DataFrame", path: Path, **options: Any) -> Path:
         return write_parquet(frame, path)
     tabs = {"sep": "\t"} if suffix == ".tsv" else {}
     return write_csv(frame, path, index=False, **options | tabs)
-
-
-def write_text(parts: Iterable[str], path: Path) -> Path:
-    """Write parts of a text one after another."""
-    return write_whole(path, "".join(parts))
 
 
 def sdf_record(

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
-from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_by_task
-from graphxai.learning.predicting import encode_all, task_readings
-from graphxai.learning.source import Source
+from graphxai.learning.conformal import Unseen, calibrate_readings, unseen_in
+from graphxai.learning.predicting import encode_all
+from graphxai.learning.splitting import Source
 from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import Graphormer, LoadedModel, measure_mean_node, members_of
 from graphxai.models.process import SummedModel
@@ -54,7 +54,11 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
     Without a teacher there is nothing else. The model also stores the mean node of the training
     part.
     """
-    model, train, test = learned.model, source.train, source.test
+    model = learned.model
+
+    def in_validation() -> list[Unseen]:
+        return unseen_in(model, source, source.valid) if source.parts.valid else []
+
     # What never saw a fold of the training part predicts what the network would have been taught.
     # What the network makes of that differs as on recombined molecules that were kept back, so
     # these differences are dealt to the predictions.
@@ -66,7 +70,7 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
             logits = _logits(task, each.readings) + (predicted - aim)[dealt]
             each = replace(each, readings=_readings(task, logits))
         unseen.append(each)
-    held_out = unseen or _unseen_in_validation(model, source)
+    held_out = unseen or in_validation()
     temperatures = fit_temperatures(model, held_out)
     unseen = [
         replace(each, readings=_readings(task, _logits(task, each.readings) / temperature))
@@ -74,11 +78,10 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
         else each
         for task, each in zip(source.tasks, unseen, strict=False)
     ]
-    of_valid = _unseen_in_validation(model, source)  # with the temperatures
-    test_readings = task_readings(model, test.graphs)
+    of_valid = in_validation()  # with the temperatures
+    tested = unseen_in(model, source, source.test)
     coverage = {}
     if held_out:
-        tested = unseen_by_task(test_readings, test, train)
         names = [task.name for task in source.tasks]
         more = {
             name: [*of_valid[k : k + 1], *learned.left_out[k : k + 1]] if unseen else []
@@ -88,16 +91,8 @@ def calibrate(learned: LearnedModel, source: Source) -> Calibration:
     for member in members_of(model):
         if not hasattr(member, "mean_node"):
             continue
-        measure_mean_node(member, encode_all(train.graphs, member.config))
-    return Calibration(temperatures, coverage, test_readings, unseen)
-
-
-def _unseen_in_validation(model: LoadedModel, source: Source) -> list[Unseen]:
-    """Return, by task, the model's predictions for the validation part, which may be empty."""
-    if not source.parts.valid:
-        return []
-    readings = task_readings(model, source.valid.graphs)
-    return unseen_by_task(readings, source.valid, source.train)
+        measure_mean_node(member, encode_all(source.train.graphs, member.config))
+    return Calibration(temperatures, coverage, [each.readings for each in tested], unseen)
 
 
 def fit_temperatures(model: LoadedModel, unseen: Sequence[Unseen]) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scipy.stats import fisher_exact
 
-from graphxai.contract.held_out_score import pairs_text
+from graphxai.contract.prediction_metrics import pairs_text
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.cleaned_table import TargetColumn
 from graphxai.learning.removal import removal_text

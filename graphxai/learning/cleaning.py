@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import compress
+from itertools import compress, starmap
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,16 @@ import torch
 
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.labels import Labels, LabelsKind, name_and_unit, read_labels
+from graphxai.datasets.labels import (
+    Labels,
+    LabelsKind,
+    UnclearNumbersError,
+    name_and_unit,
+    read_labels,
+)
 from graphxai.datasets.molecules import MAX_ATOMS
-from graphxai.datasets.tables.assays import PlainValues, Transform, plain_values
-from graphxai.datasets.tables.exports import AssayColumns
+from graphxai.datasets.tables.assays import Transform, plain_values
+from graphxai.datasets.tables.columns import AssayColumns
 from graphxai.datasets.tables.table import open_table
 from graphxai.learning.cleaned_table import CleanTable, Finding, Findings, TargetColumn
 from graphxai.learning.merging import (
@@ -33,6 +39,7 @@ from graphxai.learning.merging import (
     read_rows,
 )
 from graphxai.learning.suspicions import suspicions
+from graphxai.runtime.notices import warn
 
 MIN_MOLECULES = 20
 STANDARDISED = {
@@ -128,7 +135,11 @@ def clean_table(
             molecule.graph.bounds = torch.tensor(limits[None], dtype=torch.float32)
     findings = [
         *_row_findings(raw, standardise),
-        *_reading_findings(raw, plain),
+        *(
+            Finding(r.check, r.count, r.done, r.column, tuple(starmap(raw.row, r.rows.items())))
+            for values in plain
+            for r in values.readings
+        ),
         *merge_findings,
         *column_findings,
         lost,
@@ -186,9 +197,12 @@ def matching_columns(
 
 
 def _has_labels(name: str, cells: Sequence[str]) -> bool:
-    """Return whether a column has at least two different labels."""
+    """Return whether a column has at least two different labels. Warn of one that may have."""
     try:
         labels = read_labels(name, cells)
+    except UnclearNumbersError as error:
+        warn(f"not learned: {error}", stacklevel=4)
+        return False
     except ValueError:
         return False
     return len(np.unique(labels.values[~np.isnan(labels.values)])) > 1
@@ -208,21 +222,6 @@ def _check_columns(
     for name in kinds:
         if name not in target_columns:
             raise ValueError(f"{name!r} has a kind or unit, but is not a target column.")
-
-
-def _reading_findings(raw: TableRows, plain: Sequence[PlainValues]) -> list[Finding]:
-    """Return the findings about how columns were read."""
-    return [
-        Finding(
-            reading.check,
-            reading.count,
-            reading.done,
-            reading.column,
-            tuple(raw.row(k, reason) for k, reason in reading.rows.items()),
-        )
-        for values in plain
-        for reading in values.readings
-    ]
 
 
 def _require_values(

@@ -21,7 +21,7 @@ from graphxai.datasets.training_set import EDGE, FAR, TrainingSet
 from graphxai.explanation.api import predict
 from graphxai.explanation.prediction import Prediction
 from graphxai.learning.predicting import task_readings
-from graphxai.learning.source import Part, Source
+from graphxai.learning.splitting import Part, Source
 from graphxai.models.graphormer import LoadedModel
 
 SLOPES = (0.0, 0.5, 1.0, 2.0)  # how fast difficulty may grow away from what was learned
@@ -53,10 +53,7 @@ def calibrate(model: LoadedModel, source: Source) -> dict[str, Any]:
     """
     if not source.parts.valid:
         return {}
-    valid, test = (
-        unseen_by_task(task_readings(model, part.graphs), part, source.train)
-        for part in (source.valid, source.test)
-    )
+    valid, test = (unseen_in(model, source, part) for part in (source.valid, source.test))
     return calibrate_readings(model, valid, test)
 
 
@@ -136,7 +133,7 @@ def learned_from(
         if source is None or not read:
             continue
         cells = opened.measured(source, [task.name])[1].cells
-        values, _ = read_measured([cells[k] for k, _ in read], task.classes)
+        values, *_ = read_measured([cells[k] for k, _ in read], task.classes)
         each = [of[task.name] for _, of in read]
         near = [p.nearness.similarity for p in each if p.nearness is not None]
         unseen = Unseen(np.array([_reading(task, p) for p in each]), values, np.array(near))
@@ -154,16 +151,15 @@ def _reading(task: Task, prediction: Prediction) -> Any:
     return shares[1] if len(shares) == 2 else shares
 
 
-def unseen_by_task(readings: Sequence[FloatArray], part: Part, train: Part) -> list[Unseen]:
-    """Join what a model predicts for a part, by task as from `task_readings`, with its labels.
+def unseen_in(model: LoadedModel, source: Source, part: Part) -> list[Unseen]:
+    """Return, by task, what a model predicts for a part of a source, with the labels of the part.
 
     Molecules are compared with those of the training part.
     """
-    similarity = nearest_similarities(part.smiles, train.smiles) if train.smiles else None
-    return [
-        Unseen(values, labels, similarity)
-        for values, labels in zip(readings, part.y.T, strict=True)
-    ]
+    smiles = source.train.smiles
+    similarity = nearest_similarities(part.smiles, smiles) if smiles else None
+    by_task = zip(task_readings(model, part.graphs), part.y.T, strict=True)
+    return [Unseen(values, labels, similarity) for values, labels in by_task]
 
 
 def nearest_similarities(smiles: Sequence[str], training: Sequence[str]) -> FloatArray:
@@ -296,13 +292,10 @@ def conformal_scores(task: Task, unseen: Unseen, slope: float = 1.0) -> Conforma
         near = () if similarity is None else np.round(similarity[drawn], 4).tolist()
         return Conformal({VALUES: scores}, 0.0, near)
     slope = 0.0 if similarity is None else slope
-    unscored = Conformal({}, slope)
-    difficulty = np.array(
-        [unscored.difficulty(None if similarity is None else similarity[k]) for k in drawn]
-    )
     labels = y[drawn].astype(int)
     margins = _margins(_by_class(task, read[drawn]))[np.arange(len(drawn)), labels]
-    margins /= difficulty
+    if similarity is not None:
+        margins /= 1 + slope * (1 - similarity[drawn])
     by_name = {name: margins[labels == code] for code, name in enumerate(task.classes)}
     return Conformal({key: np.sort(values).tolist() for key, values in by_name.items()}, slope)
 

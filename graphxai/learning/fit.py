@@ -23,7 +23,7 @@ from graphxai.explanation.compute.models import versions
 from graphxai.learning.predicting import encode_all, predict
 from graphxai.learning.scores import scores
 from graphxai.learning.settings import RunSettings, TrainingSettings
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,
@@ -166,6 +166,27 @@ def require_same(out: Path, differing: Sequence[str]) -> None:
             f"{out} contains a run with different settings ({', '.join(differing)}): choose another"
             " folder, or delete it to start over."
         )
+
+
+def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
+    """Create a run's folder with `run.json`, or check that it has this run.
+
+    Args:
+        identity: what must be the same when the run is resumed, as JSON values.
+
+    Raises:
+        ValueError: the folder has a run that is not to be continued, or one with another identity
+            or under other versions of what decides numbers.
+    """
+    stored = out / "run.json"
+    text = json.dumps(identity | {"versions": versions()}, indent=1) + "\n"
+    if stored.exists() and (out / "state").exists():
+        require_new(out, resume=resume)
+        before = json.loads(stored.read_text(encoding="utf-8"))
+        now = json.loads(text)
+        require_same(out, [name for name, value in now.items() if before.get(name) != value])
+    folder_at(out)
+    write_whole(stored, text)
 
 
 def require_lightning() -> None:

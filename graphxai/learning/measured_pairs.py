@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rdkit import Chem
 
-from graphxai.contract.held_out_score import FEWEST_PAIRS
-from graphxai.contract.prediction_metrics import FloatArray
+from graphxai.contract.prediction_metrics import FEWEST_PAIRS, FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.matched_pairs import HYDROGEN, MatchedPair, matched_pairs, single_bond_cuts
 from graphxai.datasets.molecules import read_once
@@ -113,13 +112,12 @@ def measured_pairs(
     scores, tested = {}, set(test)
     paired = sorted({row for pair in with_test for row in pair})
     tested_part = Fold(paired, lambda: model, task_readings(model, [graphs[k] for k in paired]))
-    by_model = _changes(tested_part, with_test, MOST_EXPLAINED, tasks, smiles, y)
-    of_folds = defaultdict[str, _Changes](_Changes)
+    by_model, of_folds = (defaultdict[str, _Changes](_Changes) for _ in range(2))
+    _add_changes(by_model, tested_part, with_test, MOST_EXPLAINED, tasks, smiles, y)
     for fold, pairs in zip(folds, within, strict=True):
         share = -(-MOST_EXPLAINED * len(pairs) // max(sum(map(len, within)), 1))
         if pairs:
-            for name, changes in _changes(fold, pairs, share, tasks, smiles, y).items():
-                of_folds[name].extend(changes)
+            _add_changes(of_folds, fold, pairs, share, tasks, smiles, y)
     for name, changes in by_model.items():
         scores[name] = changes.scores()
         both = [k for k, pair in enumerate(changes.pairs) if tested.issuperset(pair)]
@@ -145,14 +143,6 @@ class _Changes:
     predicted: list[float] = field(default_factory=list)
     at_change: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def extend(self, more: _Changes) -> None:
-        """Add the changes of another model."""
-        self.pairs += more.pairs
-        self.measured += more.measured
-        self.predicted += more.predicted
-        for method, values in more.at_change.items():
-            self.at_change.setdefault(method, []).extend(values)
-
     def scores(self) -> dict[str, Any]:
         """Return the scores of the predictions, and of the relevance by method."""
         by_method = {
@@ -163,15 +153,14 @@ class _Changes:
         return scores | ({"relevance": by_method} if by_method else {})
 
 
-def _changes(
-    fold: Fold, pairs: Pairs, explained: int, tasks: Sequence[Task], smiles: Sequence[str],
-    y: FloatArray,
-) -> dict[str, _Changes]:  # fmt: skip
-    """Return the changes of each regression in a fold, with the relevance of some pairs."""
+def _add_changes(
+    changes: defaultdict[str, _Changes], fold: Fold, pairs: Pairs, explained: int,
+    tasks: Sequence[Task], smiles: Sequence[str], y: FloatArray,
+) -> None:  # fmt: skip
+    """Add the changes of each regression in a fold, with the relevance of some pairs."""
     model, rows = fold.model(), np.array(list(pairs), dtype=int).reshape(-1, 2)
     place = {position: k for k, position in enumerate(fold.positions)}
     first, second = (np.array([place[k] for k in side], dtype=int) for side in rows.T.tolist())
-    changes: dict[str, _Changes] = {}
     for task, predicted, labels in zip(tasks, fold.readings, y.T, strict=True):
         if task.kind != "regression":
             continue
@@ -179,25 +168,26 @@ def _changes(
         known = np.flatnonzero(np.isfinite(measured))
         chosen = [tuple(pair) for pair in rows[known].tolist()]
         change = (predicted[second] - predicted[first])[known]
-        of_task = _Changes(chosen, measured[known].tolist(), change.tolist())
+        of_task, values = changes[task.name], measured[known].tolist()
+        of_task.pairs += chosen
+        of_task.measured += values
+        of_task.predicted += change.tolist()
         if min(len(chosen), explained) and MOST_EXPLAINED:
             drawn = np.random.default_rng(0).permutation(len(chosen))[:explained]
-            shown = {chosen[k]: of_task.measured[k] for k in drawn}
-            of_task.at_change = _at_change(model, smiles, task.name, pairs, shown)
-        changes[task.name] = of_task
-    return changes
+            shown = {chosen[k]: values[k] for k in drawn}
+            _add_relevance(of_task.at_change, model, smiles, task.name, pairs, shown)
 
 
-def _at_change(
+def _add_relevance(
+    at_change: dict[str, list[tuple[float, float]]],
     model: Any,
     smiles: Sequence[str],
     task: str,
     pairs: Pairs,
     shown: Mapping[tuple[int, int], float],
-) -> dict[str, list[tuple[float, float]]]:
-    """Return measured changes and relevance at the exchanged part, by method."""
+) -> None:
+    """Add measured changes and relevance at the exchanged part, by method."""
     rows = sorted({row for pair in shown for row in pair})
-    at_change: dict[str, list[tuple[float, float]]] = {}
     options: Any = {"target": task, "progress": False}
     methods: dict[Any, None] = dict.fromkeys((default_method(model), "occlusion"))
     with read_once():
@@ -206,14 +196,13 @@ def _at_change(
         ]
     for method, explanations in zip(methods, of_methods, strict=True):
         of_row = dict(zip(rows, explanations, strict=True))
-        values = at_change[method] = []
+        values = at_change.setdefault(method, [])
         for (a, b), measured in shown.items():
             core, exchange = pairs[a, b].core, pairs[a, b].exchange
             before = relevance_of_part(of_row[a], core, exchange.old)
             after = relevance_of_part(of_row[b], core, exchange.new)
             if np.isfinite(after - before):
                 values.append((measured, after - before))
-    return at_change
 
 
 def relevance_of_part(explanation: Any, core: str, part: str) -> float:

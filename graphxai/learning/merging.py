@@ -290,6 +290,8 @@ def _merged_values(
             differing += [raw.row(k, text) for k in molecule.rows]
     check = f"duplicates with different {'values' if regression else 'classes'}"
     done = f"median taken; largest difference {largest:.3g}" if regression else "label not used"
+    if 2 * len(differing) > sum(len(molecule.rows) for molecule in raw.molecules):
+        done += "; if these are several assays, keep the rows of one"
     return values, Finding(check, len(differing), done, labels.name, tuple(differing))
 
 

@@ -1,7 +1,7 @@
 """Say how far to rely on a model: by its scores and intervals on data that it has not seen.
 
 They are read from its metadata. The last functions find out whether weights have seen the labels of
-a table. This needs no torch, so `graphxai models` lists the scores at once.
+a table.
 """
 
 from __future__ import annotations

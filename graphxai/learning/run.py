@@ -9,28 +9,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from graphxai.contract.prediction_metrics import FloatArray
+from graphxai.contract.tasks import Task
 from graphxai.datasets.graph import is_data
+from graphxai.datasets.labels import with_unit
 from graphxai.learning.calibration import Calibration, calibrate, mean_readings
-from graphxai.learning.card import PREDICTORS, leading, mean_scores
+from graphxai.learning.card import PREDICTORS, leading, mean_scores, run_card
 from graphxai.learning.cleaned_table import CleanTable
-from graphxai.learning.fit import require_hardware, resumable_in
+from graphxai.learning.fit import record_run, require_hardware, resumable_in
 from graphxai.learning.processes.process import cost_of_marked, worth_of_network
 from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import EnsembleSettings, GraphSettings, TableSettings, repeating
 from graphxai.learning.table import split_table
 from graphxai.learning.training import LearnedModel, Log, RunSource
-from graphxai.learning.writing import record_run, write_run
-from graphxai.models.graphormer import load_model
-from graphxai.models.process import mean_of
+from graphxai.models.graphormer import Ensemble, load_model, save_checkpoint, save_ensemble
+from graphxai.models.process import KernelProcess, SummedModel, mean_of, save_process, save_sum
 from graphxai.runtime.options import literal, with_options
-from graphxai.runtime.writing import folder_at, write_whole
+from graphxai.runtime.writing import csv_text, folder_at, json_text, write_whole
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -278,11 +281,11 @@ def _run(
     source.save(out)
     with resumable_in(out):
         log(str(source))
-        learned = source.learned(out, log)
+        learned = source.learn(out, log)
         curve = []
         for part in smaller:
             log(f"learning curve: {part.share:.1%} of the training part")
-            of_share = part.learned(out / "learning-curve" / f"{part.share:g}", log)
+            of_share = part.learn(out / "learning-curve" / f"{part.share:g}", log)
             curve.append(_point(part, _scores(part, of_share, log)[1]))
         folder, calibration = _judge(source, out, learned, command, log, curve)
         return folder, learned, calibration
@@ -296,17 +299,52 @@ def _judge(
     log: Log,
     curve: Sequence[dict[str, Any]] = (),
 ) -> tuple[Path, Calibration]:
-    """Calibrate and score a model, and write it with its card; return its folder."""
+    """Calibrate and score a model, and write it with its card; return its folder.
+
+    The folder is `out / "model"`. The predictions for the test part are in `out / "test.csv"`.
+    """
     calibration, scores = _scores(source, learned, log)
+    model = learned.model
     results = {
         "temperature": calibration.temperatures,
         "scores": scores,
         "coverage": calibration.coverage,
         "learning_curve": [*curve, _point(source, scores)] if curve else [],
-        "removal": removal_facts(learned.model, source.test.graphs, source.test.y),
     }
-    readings = calibration.test_readings
-    return write_run(out, source, learned, results, readings, command), calibration
+    removal = removal_facts(model, source.test.graphs, source.test.y)
+    facts = source.facts(learned, results) | {"removal": removal}
+    others: dict[type, Any] = {Ensemble: save_ensemble, KernelProcess: save_process}
+    others[SummedModel] = partial(save_sum, base="network")
+    save = others.get(type(model), save_checkpoint)
+    card = run_card(source, learned, facts, command)
+    folder: Path = save(model, out / "model", card=card, metadata=facts)
+    stored = {name: facts[name] for name in source.stored if name in facts}
+    files = {"scores.json": json_text(stored), **source.files(learned, folder)}
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    predicted = [
+        column
+        for task, values in zip(source.tasks, calibration.test_readings, strict=True)
+        for column in _prediction_columns(task, values)
+    ]
+    header, *cells = source.rows(source.parts.test)
+    rows = (
+        [*row, *(f"{values[position]:.6g}" for _, values in predicted)]
+        for position, row in enumerate(cells)
+    )
+    write_whole(out / "test.csv", csv_text([*header, *(name for name, _ in predicted)], rows))
+    return folder, calibration
+
+
+def _prediction_columns(task: Task, values: FloatArray) -> list[tuple[str, FloatArray]]:
+    """Return the named columns of a task's readings."""
+    if task.kind == "regression":
+        return [(with_unit(f"{task.name}: predicted", task.unit), values)]
+    if task.kind == "binary":
+        return [(f"{task.name}: probability of {task.classes[1]}", values)]
+    return [
+        (f"{task.name}: probability of {name}", values[:, c]) for c, name in enumerate(task.classes)
+    ]
 
 
 def _scores(

@@ -25,7 +25,7 @@ from graphxai.contract.prediction_metrics import (
     score_task,
 )
 from graphxai.contract.tasks import Task, TaskKind, TaskSet
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 
 Metric = Callable[[FloatArray, FloatArray], float]
 RESAMPLES = 1000  # of the graphs, for an interval

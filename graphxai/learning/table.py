@@ -13,7 +13,7 @@ import numpy as np
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.splits import scaffold_folds
 from graphxai.datasets.tables.assays import UNITS
-from graphxai.datasets.training_set import HELD_OUT
+from graphxai.datasets.training_set import HELD_OUT, held_out_csv
 from graphxai.learning.card import (
     MOLECULES,
     counted,
@@ -24,7 +24,7 @@ from graphxai.learning.card import (
     trees_text,
 )
 from graphxai.learning.cleaned_table import CleanTable, TargetColumn
-from graphxai.learning.fit import FINETUNING, FitResult, molecule_config
+from graphxai.learning.fit import FINETUNING, molecule_config
 from graphxai.learning.measured_pairs import Fold, measured_pairs
 from graphxai.learning.official import SPLIT, official_note, official_scores
 from graphxai.learning.predicting import encode_all, predict
@@ -41,8 +41,7 @@ from graphxai.learning.settings import TableSettings, TrainingSettings
 from graphxai.learning.splitting import share_of, table_split, table_tasks
 from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
-from graphxai.learning.training import LearnedModel, Log, RunSource, teach_networks
-from graphxai.learning.writing import held_out_csv, label_text
+from graphxai.learning.training import LearnedModel, Log, RunSource, fit_networks, teach_networks
 from graphxai.models.graphormer import load_checkpoint, locate, set_standardisation
 from graphxai.models.process import digest_of
 from graphxai.runtime.writing import csv_text
@@ -81,11 +80,6 @@ class TableSource(RunSource):
     def labelled(self) -> str:
         """What has the labels, as a noun."""
         return "molecules"
-
-    @property
-    def init_weights(self) -> str | Path | None:
-        """Weights to start from; None for none."""
-        return self.settings.init_weights
 
     @cached_property
     def bounds(self) -> FloatArray:
@@ -153,14 +147,11 @@ class TableSource(RunSource):
         """Write `hygiene.json` and `hygiene.csv`, see `CleanTable.save`."""
         self.table.save(folder)
 
-    def learned(self, out: Path, log: Log) -> LearnedModel:
-        """Fit a process, or networks and a teacher, and make a model of them."""
+    def learn(self, out: Path, log: Log) -> LearnedModel:
+        """Fit a process, or let networks and a teacher teach the model, see `teach_networks`."""
         if self._is_process:
             return learn_process(self, self.table.standardise, log)
-        return super().learned(out, log)
-
-    def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
-        """Let the networks and a teacher teach the model, see `teach_networks`."""
+        fits = fit_networks(self, out, log)
         learned = teach_networks([fit.model for fit in fits], self, out, log)
         set_standardisation(learned.model, self.table.standardise)
         return learned
@@ -235,29 +226,24 @@ class TableSource(RunSource):
         """Whether the model is a Gaussian process."""
         return self.settings.chosen_model == "process"
 
-    @property
-    def columns(self) -> list[str]:
-        """Number, SMILES and labels."""
-        return ["row", "smiles", *(target.heading for target in self.table.targets)]
-
-    def cells(self, position: int) -> list[Any]:
-        """Return number, SMILES and labels of a molecule."""
-        return self._row(position, self.table.molecules[position].smiles)
-
-    def _row(self, position: int, smiles: str) -> list[Any]:
-        """Return number, SMILES and labels of a molecule."""
-        labels = zip(self.tasks, self.y[position], self.bounds[position], strict=True)
-        return [self.table.rows[position], smiles, *(label_text(*each) for each in labels)]
+    def rows(self, positions: Sequence[int], *, canonical: bool = False) -> list[list[Any]]:
+        """Return a header, and number, SMILES as written or canonical, and labels of molecules."""
+        table = self.table
+        rows: list[list[Any]] = [["row", "smiles", *(target.heading for target in table.targets)]]
+        for k in positions:
+            smiles = table.canonical[k] if canonical else table.molecules[k].smiles
+            rows.append([table.rows[k], smiles, *self.label_cells(k)])
+        return rows
 
     def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
         """Return the training molecules, and those held out."""
         canonical, parts = self.table.canonical, self.parts
-        rows = [self._row(k, canonical[k]) for k in parts.train]
+        header, *rows = self.rows(parts.train, canonical=True)
         held_out = {"validation": parts.valid, "test": parts.test}
         if self.settings.without_structures:
             return {}
         return {
-            "training.csv": csv_text(self.columns, rows),
+            "training.csv": csv_text(header, rows),
             HELD_OUT: held_out_csv({n: [canonical[k] for k in p] for n, p in held_out.items()}),
         }
 

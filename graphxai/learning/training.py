@@ -20,18 +20,18 @@ from graphxai.learning.conformal import Unseen, nearest_of_other_folds
 from graphxai.learning.fit import FINETUNING, FitResult, finetune
 from graphxai.learning.predicting import encoded_molecules, task_readings
 from graphxai.learning.settings import EnsembleSettings, TrainingSettings
-from graphxai.learning.source import Source, labelled
+from graphxai.learning.splitting import Source, labelled
 from graphxai.learning.teachers.choosing import choose_teacher
 from graphxai.learning.teachers.gaussian_process import Positions
 from graphxai.learning.teachers.stacking import (
     ForestSource,
     ProcessSource,
     Teacher,
-    joint_labels,
     joint_readings,
-    labels_with_teacher,
+    mixed_labels,
     shares_text,
-    teacher_shares,
+    soft_labels,
+    stacking_share,
 )
 from graphxai.models.graphormer import Ensemble, Graphormer, LoadedModel
 from graphxai.runtime.progress import progress_bar
@@ -105,7 +105,7 @@ class RunSource(Source, ABC):
     @property
     def init_weights(self) -> str | Path | None:
         """Weights to start from; None for none."""
-        return None
+        return getattr(self.settings, "init_weights", None)
 
     @property
     def folds(self) -> Sequence[Positions]:
@@ -127,13 +127,9 @@ class RunSource(Source, ABC):
     def save(self, folder: Path) -> None:
         """Write what is known of the source before training."""
 
-    def learned(self, out: Path, log: Log) -> LearnedModel:
-        """Fit networks, and make a model of them."""
-        return self.learn(fit_networks(self, out, log), out, log)
-
     @abstractmethod
-    def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
-        """Make a model of the fitted networks, which may teach others in the folder `out`."""
+    def learn(self, out: Path, log: Log) -> LearnedModel:
+        """Fit networks in the folder `out`, which may teach others, and make a model of them."""
 
     @abstractmethod
     def rivals(self, learned: LearnedModel, log: Log) -> dict[str, Mapping[int, FloatArray]]:
@@ -151,14 +147,9 @@ class RunSource(Source, ABC):
     def words(self, learned: LearnedModel, facts: dict[str, Any]) -> dict[str, str]:
         """Return what the card says of this kind of source alone, by names in `card.TEMPLATE`."""
 
-    @property
     @abstractmethod
-    def columns(self) -> list[str]:
-        """The columns of `test.csv` before the predictions."""
-
-    @abstractmethod
-    def cells(self, position: int) -> list[Any]:
-        """Return the cells of these columns for a molecule, a graph or a node."""
+    def rows(self, positions: Sequence[int]) -> list[list[Any]]:
+        """Return a header, and a row for each molecule, graph or node: what it is, its labels."""
 
     def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
         """Return the content of further files for the checkpoint that was saved in a folder."""
@@ -238,13 +229,10 @@ def teach_networks(
     for line in teacher.describe():
         log(line)
     by_network = unseen_readings(networks, source)
-    by_teacher = [
-        teacher.unseen[task.name].readings if task.name in teacher.unseen else None
-        for task in tasks
-    ]
-    shares = teacher_shares(by_teacher, by_network, train.y)
+    by_teacher = [stack and stack.unseen.readings for stack in teacher.stacks]
+    shares = list(map(stacking_share, by_teacher, by_network, train.y.T))
     similarity = nearest_of_other_folds(train.smiles, source.folds)
-    joint = joint_readings(by_teacher, by_network, shares)
+    joint = map(joint_readings, by_teacher, by_network, shares)
     unseen = [Unseen(r, y, similarity) for r, y in zip(joint, train.y.T, strict=True)]
     of_folds: dict[str, Any] = {
         "of_folds": [partial(lambda each: each, network) for network in networks],
@@ -326,7 +314,7 @@ def teach_network(
         networks: networks fitted to the training part. The new one starts from the first of them.
         teacher: teacher fitted to the training part.
         shares: the teacher's share for each task, None for a task with too few labels for a
-            teacher; see `teacher_shares`.
+            teacher; see `stacking_share`.
         source: the molecules.
         out: folder for the state of this training.
         training: settings of this training.
@@ -351,12 +339,19 @@ def teach_network(
     each = [task_readings(network, graphs) for network in networks]
     by_network = [np.mean(of_task, axis=0) for of_task in zip(*each, strict=True)]
     by_teacher = teacher.predict_in_chunks(smiles, training.show)
-    taught = joint_labels(by_teacher, by_network, shares, training.seed)  # (m, tasks)
+    joint = zip(map(joint_readings, by_teacher, by_network, shares), shares, strict=True)
+    columns = [
+        np.full(len(readings), np.nan) if share is None else soft_labels(readings, training.seed)
+        for readings, share in joint
+    ]
+    taught = np.stack(columns, axis=1)  # (m, tasks)
     of_train, of_new = np.split(taught, [len(train.smiles)])
     of_train = np.clip(of_train, *np.moveaxis(train.bounds, 2, 0))  # within the known bounds
-    left_out = [teacher.left_out(k) for k in range(len(tasks))]
+    left_out = map(teacher.left_out, range(len(tasks)))
+    moved = np.stack(list(map(mixed_labels, train.y.T, left_out, shares)), axis=1)
+    mixed = np.where(np.isnan(moved), of_train, moved)  # the gaps have what is taught
     y = source.y.copy()
-    y[list(train.positions)] = mixed = labels_with_teacher(train.y, left_out, shares, of_train)
+    y[list(train.positions)] = mixed
     config = replace(source.config, environments=ENVIRONMENTS)
     student = finetune(
         replace(source.with_labels(y), config=config),

@@ -100,3 +100,30 @@ def constant_ratio(x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
 def gelu_ratio(x: Tensor) -> Tensor:
     """Compute GELU(x) / x as the normal distribution function, which also has a value at x = 0."""
     return torch.special.ndtr(x)
+
+
+def ratio_above_zero(func: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Compute an elementwise function as f(0) and x times the constant `(f(x) - f(0)) / x`.
+
+    This is the identity rule for functions of single entries (Achtibat 2024, section 3.2), from
+    zero on: f(0) is a constant and gets its share of the ledger. In a shifted softplus (Schuett
+    2017), or in `exp(x) - 1`, it cancels. See `secant` for functions without a value at zero.
+    """
+    here = x.detach()
+    slope, _ = secant(lambda z: func(z, *args, **kwargs), here)
+    return func(here, *args, **kwargs) + (x - here).masked_fill(here.isinf(), 0.0) * slope
+
+
+def secant(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slope and the constant of the line through f at zero and f at x, entry by entry.
+
+    Where f is infinite at zero, as a logarithm or a reciprocal is, the line begins at one, or at
+    minus one if x is negative.
+    """
+    start = torch.zeros_like(x)
+    if not bool(f(start).isfinite().all()):
+        start = torch.ones_like(x).copysign(x)
+    at_start, point = f(start), torch.where(x == start, start + 1e-4, x)
+    slope = (f(point) - at_start) / (point - start)
+    slope = slope.masked_fill(~slope.isfinite(), 0.0)
+    return slope, at_start - slope * start

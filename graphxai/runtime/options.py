@@ -222,25 +222,33 @@ def listed(value: Any, name: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def with_keywords(function: Callable[Args, Result]) -> Callable[Args, Result]:
+def with_keywords(
+    function: Callable[Args, Result], defaults: DataclassInstance | None = None
+) -> Callable[Args, Result]:
     """Show the keywords of `**options: Unpack[SomeTypedDict]` in a function's signature.
 
     Type checkers read them from the annotation. With this decorator, notebooks complete them, the
     documentation lists them, and one that does not exist is a TypeError, as for any function. Their
-    defaults are shown as `...`, and stand in the docstring.
+    defaults are those of settings with the same fields, or else they are shown as `...`, and stand
+    in the docstring.
     """
     plain = inspect.signature(function)
     *others, last = plain.parameters.values()
-    (options,) = get_args(last.annotation)  # what Unpack[...] holds
-    keywords = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
-        for name, kind in options.__annotations__.items()
-    ]
+    if defaults is None:
+        (options,) = get_args(last.annotation)  # what Unpack[...] holds
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+            for name, kind in options.__annotations__.items()
+        ]
+    else:
+        keywords = keywords_of(type(defaults), defaults)
     signature = plain.replace(parameters=[*others, *keywords])
+    known = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
 
     @wraps(function)
     def called(*args: Args.args, **kwargs: Args.kwargs) -> Result:
-        signature.bind(*args, **kwargs)
+        by_name = [name for name in kwargs if name not in signature.parameters]
+        require_options(by_name, known, f"{function.__name__}()")
         return function(*args, **kwargs)
 
     called.__signature__ = signature  # type: ignore[attr-defined]

@@ -131,8 +131,17 @@ class ExplainBatch:
         `reason`. If the table has names, every row has a `name`.
         """
         model = loaded_once(self.model)  # which looks at the files of a name, too long for each row
-        rows = self._explained(smiles, numbers, names, training_set_of(model))
-        return [self._row(model, row, names is not None) for row in rows]
+        cells: list[dict[str, Any]] = []
+        for row in self._explained(smiles, numbers, names, training_set_of(model)):
+            if isinstance(row, ExplainedRow):
+                try:
+                    cells.append(self._cells(model, row, names is not None))
+                    continue
+                except Exception as error:  # RDKit raises errors of any type
+                    given, what = row.explanation.smiles or "", "cannot be written: "
+                    row = replace(_rejected_for(row.row, given, error, what), name=row.name)
+            cells.append(rejected_cells(row, names is not None))
+        return cells
 
     def explanations(
         self, smiles: Sequence[str], numbers: Sequence[int], names: Names = None
@@ -164,17 +173,6 @@ class ExplainBatch:
             else replace(made.rejected[row], name=name)
             for row, name in sorted(zip(numbers, names or [""] * len(numbers), strict=True))
         ]
-
-    def _row(
-        self, model: Model, row: ExplainedRow | NamedRejectedRow, named: bool
-    ) -> dict[str, Any]:
-        if isinstance(row, ExplainedRow):
-            try:
-                return self._cells(model, row, named)
-            except Exception as error:  # RDKit raises errors of any type
-                smiles, what = row.explanation.smiles or "", "cannot be written: "
-                row = replace(_rejected_for(row.row, smiles, error, what), name=row.name)
-        return rejected_cells(row, named)
 
     def _cells(self, model: Model, row: ExplainedRow, named: bool) -> dict[str, Any]:
         explanation, pictures = row.explanation.at(self.level), self.pictures
@@ -328,16 +326,12 @@ def rows_of(
                     rejected.append(NamedRejectedRow(row, text, str(item)))
                 elif isinstance(item, Exception):
                     rejected.append(_rejected_for(row, texts[row], item))
-            rows.items.update((row, _without_graph(item)) for row, item in encoded)
+            for row, item in encoded:  # `replace` takes several times as long
+                about = item.image, item.segments, item.as_given, item.read
+                rows.items[row] = Input(Graph(), item.smiles, item.molecule, *about)
             rows.results.update(results)
             rows.rejected.update((row.row, row) for row in rejected)
     return rows
-
-
-def _without_graph(item: Input) -> Input:
-    """Return an input without its graphs. `replace` takes several times as long."""
-    about = item.image, item.segments, item.as_given, item.read
-    return Input(Graph(), item.smiles, item.molecule, *about)
 
 
 def require_molecules(model: Model) -> None:

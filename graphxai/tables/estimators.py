@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.as_given import Standardisation
-from graphxai.datasets.tables.typed import as_text
+from graphxai.datasets.tables.rows import as_text
 from graphxai.explainers.registry import Method
 from graphxai.explanation.api import explain, load, predict
 from graphxai.learning.cleaning import clean_table

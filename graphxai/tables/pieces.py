@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphxai.datasets.molecule_reading import MoleculeError
 from graphxai.datasets.tables.columns import structure_column
 from graphxai.datasets.tables.opening import SUFFIXES as READABLE
+from graphxai.datasets.tables.rows import as_text
 from graphxai.datasets.tables.table import open_table
-from graphxai.datasets.tables.typed import as_text
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs

@@ -211,12 +211,9 @@ class ClusterSettings:
 
 @documented
 @dataclass(frozen=True)
-class RaySettings(ClusterSettings):
+class RaySettings(RowSettings, ClusterSettings):
     """The options for explaining a table with Ray."""
 
-    smiles_column: str | None = as_in(TableRunSettings, "smiles_column")
-    name_column: str | None = as_in(TableRunSettings, "name_column")
-    target: Any = as_in(ExplanationSettings, "target")
     resume: bool = as_in(ExplanationSettings, "resume")
     workers: int | None = as_in(TableRunSettings, "workers", None)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from inspect import Parameter, cleandoc, signature
+from inspect import cleandoc
 from typing import ParamSpec, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.runtime.options import keywords_of, require_options
+from graphxai.runtime.options import with_keywords
 
 FloatArray = NDArray[np.float64]
 _Anchors = tuple[tuple[int, int, int], ...]
@@ -216,6 +215,16 @@ def finite(values: ArrayLike, name: str = "relevance") -> FloatArray:
     return array
 
 
+def one_each(values: ArrayLike, name: str, count: int, of: str) -> FloatArray:
+    """Return `values` as floats (count,), or raise a ValueError if they are others than these."""
+    array = finite(values, name)
+    if array.shape != (count,):
+        given = f"{len(array)} numbers" if array.ndim == 1 else f"shape {array.shape}"
+        wanted = f"one number per {of}: there are {count} {of}s"
+        raise ValueError(f"{name} must have {wanted}, got {given}")
+    return array
+
+
 def signed(value: float) -> str:
     """Format a relevance with a sign and three digits, as in `+0.25`, `−1.3e−5`, `0`."""
     if value == 0:
@@ -311,24 +320,12 @@ def with_picture_options(
 
     `defaults` are the options that the function uses where a user gives none.
     """
-    shared = keywords_of(PictureOptions, defaults)
 
     def decorated(draw: Callable[Parameters, str]) -> Callable[Parameters, str]:
-        declared = signature(draw)
-        others = [each for name, each in declared.parameters.items() if name != ARGUMENT]
-        keywords = [x.name for x in (*others, *shared) if x.kind is Parameter.KEYWORD_ONLY]
-
-        @wraps(draw)
-        def draw_with_options(*args: Parameters.args, **options: Parameters.kwargs) -> str:
-            by_name = [name for name in options if name not in declared.parameters]
-            require_options(by_name, keywords, f"{draw.__name__}()")
-            return draw(*args, **options)
-
-        seen = declared.replace(parameters=[*others, *shared])
-        draw_with_options.__signature__ = seen  # type: ignore[attr-defined]
-        del draw_with_options.__wrapped__  # or Sphinx takes the defaults from its source
-        draw_with_options.__doc__ = draw.__doc__ and _with_options_described(draw.__doc__)
-        return draw_with_options
+        shown = with_keywords(draw, defaults)
+        del shown.__wrapped__  # type: ignore[attr-defined] # else Sphinx takes defaults from there
+        shown.__doc__ = draw.__doc__ and _with_options_described(draw.__doc__)
+        return shown
 
     return decorated
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import FloatArray, Scale, finite
+from .color import FloatArray, Scale
 from .frame import BAR_ROOM, HATCHED, MARGIN, SVG, XLINK, color_bar, document, heading
 from .layout import flaws, has_layout, laid_out, shows_double_bonds
 from .molecule import Window, molecule_svg
@@ -132,30 +131,15 @@ _AIR = 1.1  # the space around the atoms for labels and discs, in units of 2D co
 _HEADING = 60.0  # the height of what is above and below a molecule, in pixels
 
 
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """A molecule with the relevance of its atoms.
-
-    Args:
-        relevance: the relevance of its atoms (N,).
-        changed: the atoms to outline.
-        title: plain text above the molecule.
-        pale: True for each atom of doubtful sign (N,), as for `molecule_svg`.
-    """
-
-    mol: Mol
-    relevance: ArrayLike
-    changed: Sequence[int]
-    title: str
-    pale: ArrayLike = ()
-
-
 def contrast_svg(
-    panels: Sequence[Panel],
+    mols: Sequence[Mol],
     mapping: NDArray[np.integer],
+    relevance: Sequence[FloatArray],
     *,
-    scale: Scale | float | None = None,
-    palette: str = "red-blue",
+    scale: Scale,
+    titles: Sequence[str],
+    outlined: Sequence[Sequence[int]],
+    pale: Sequence[ArrayLike],
     title: str = "",
     subtitle: str = "",
     legend: Sequence[str] = ("against", "for"),
@@ -166,45 +150,35 @@ def contrast_svg(
     """Draw two molecules as SVG, with corresponding atoms in the same places.
 
     Args:
-        panels: the first molecule and the second.
+        mols: the first molecule and the second.
         mapping: the corresponding atoms of the first and the second molecule (M, 2).
-        scale: the colours. By default they are fitted to all panels.
-        palette: one of `PALETTES`, if `scale` is not given.
+        relevance: the relevance of the atoms of each molecule (N,).
+        scale: the colours.
+        titles: plain text above each molecule.
+        outlined, pale: for each molecule, as for `molecule_svg`.
         title, subtitle: plain text above the panels.
         legend: the words at the ends of the colour bar.
         width, height: the size of a panel in pixels. Wide molecules take less height.
         options: options of `molecule_svg`.
     """
-    values = np.concatenate([finite(panel.relevance) for panel in panels])
-    scale = Scale.chosen(scale, values, palette=palette)
-    first = laid_out(panels[0].mol, keep=True)
-    second = aligned(panels[1].mol, first, mapping)
+    first = laid_out(mols[0], keep=True)
+    second = aligned(mols[1], first, mapping)
     points = np.concatenate([_points(first), _points(second)])
     left, bottom = (points.min(0) - _AIR).tolist()
     right, top = (points.max(0) + _AIR).tolist()
     window: Window = (left, bottom, right, top)  # which just fits the height below
     fitting = (width - 2 * MARGIN) * (top - bottom) / (right - left) + _HEADING
-    height = min(height, max(160.0, fitting))
+    shared: dict[str, Any] = {"scale": scale, "color_bar": False, "keep_layout": True, **options}
+    shared |= {"window": window, "width": width, "height": min(height, max(160.0, fitting))}
     pictures = [
-        molecule_svg(
-            mol,
-            panel.relevance,
-            scale=scale,
-            title=panel.title,
-            width=width,
-            height=height,
-            color_bar=False,
-            keep_layout=True,
-            outlined=panel.changed,
-            pale=panel.pale,
-            window=window,
-            **options,
+        molecule_svg(mol, of, title=name, outlined=changed, pale=doubtful, **shared)
+        for mol, of, name, changed, doubtful in zip(
+            (first, second), relevance, titles, outlined, pale, strict=True
         )
-        for mol, panel in zip((first, second), panels, strict=True)
     ]
-    return grid_svg(
-        pictures, len(pictures), title, subtitle=subtitle, scale=scale, legend=legend, values=values
-    )
+    values = np.concatenate(relevance)
+    about: dict[str, Any] = {"scale": scale, "legend": legend, "values": values}
+    return grid_svg(pictures, len(pictures), title, subtitle=subtitle, **about)
 
 
 def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
@@ -233,10 +207,15 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
 
 
 def _brought_close(free: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
-    """Rotate and mirror a layout to bring corresponding atoms as close together as possible."""
-    of_reference = _points(reference)[mapping[:, 0]]
+    """Rotate and mirror a layout to bring corresponding atoms as close together as possible.
+
+    This is the orthogonal Procrustes problem (Schoenemann 1966).
+    """
+    points, there = _points(free), _points(reference)[mapping[:, 0]]
+    here = points[mapping[:, 1]]
+    u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
+    points = (points - here.mean(0)) @ (u @ v) + there.mean(0)
     conformer = free.GetConformer()
-    points = _superposed(_points(free), _points(free)[mapping[:, 1]], of_reference)
     for atom, (x, y) in enumerate(points.tolist()):
         conformer.SetAtomPosition(atom, (x, y, 0.0))
     return free
@@ -335,15 +314,6 @@ def scaffold(mol: Mol) -> str:
         return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol))
     except (ValueError, RuntimeError):  # RDKit cannot make one of each molecule
         return ""
-
-
-def _superposed(points: FloatArray, here: FloatArray, there: FloatArray) -> FloatArray:
-    """Move all points rigidly, mirrored if needed, so that `here` comes closest to `there`.
-
-    This is the orthogonal Procrustes problem (Schoenemann 1966).
-    """
-    u, _, v = np.linalg.svd((here - here.mean(0)).T @ (there - there.mean(0)))
-    return (points - here.mean(0)) @ (u @ v) + there.mean(0)
 
 
 def _points(mol: Mol) -> FloatArray:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import FloatArray, PictureKeywords, PictureOptions, Scale, finite, with_picture_options
+from .color import (
+    FloatArray,
+    PictureKeywords,
+    PictureOptions,
+    Scale,
+    one_each,
+    with_picture_options,
+)
 from .frame import DASHED, LEAST_HATCHED, OUTLINE, digest, frame, hatching, relevance_of
 from .layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 from .text import escape, number, numbers
@@ -76,11 +83,9 @@ def molecule_svg(
             have one per bond, or the picture is too small for the molecule.
     """
     picture = PictureOptions(**options)
-    values = finite(relevance)
-    of_bonds = None if bond_relevance is None else finite(bond_relevance)
-    _require_one_each(values, "relevance", mol.GetNumAtoms(), "atom")
-    if of_bonds is not None:
-        _require_one_each(of_bonds, "bond_relevance", mol.GetNumBonds(), "bond")
+    values, of_bonds = one_each(relevance, "relevance", mol.GetNumAtoms(), "atom"), None
+    if bond_relevance is not None:
+        of_bonds = one_each(bond_relevance, "bond_relevance", mol.GetNumBonds(), "bond")
     everything = values if of_bonds is None else np.concatenate([values, of_bonds])
     scale = picture.scale_for(everything)
     shown = scale.shades(values, pale)
@@ -133,15 +138,6 @@ def framed(
     )
     about = relevance_of(of, values, scale)
     return surroundings.svg(drawn, scale, values, "Molecule coloured by relevance", about)
-
-
-def _require_one_each(values: FloatArray, name: str, count: int, of: str) -> None:
-    if values.shape != (count,):
-        given = f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
-        raise ValueError(
-            f"{name} must have one number per {of}: the molecule has {count} {of}s,"
-            f" {name} has {given}"
-        )
 
 
 def structure(mol: Mol, room: tuple[float, float]) -> tuple[str, FloatArray, float]:

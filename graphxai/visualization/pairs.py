@@ -14,6 +14,7 @@ from .color import (
     PictureOptions,
     Scale,
     finite,
+    one_each,
     signed,
     with_picture_options,
 )
@@ -70,9 +71,8 @@ def pairs_svg(
             those of the molecule, or the picture is too small.
     """
     picture = PictureOptions(**options)
+    read = one_each(read, "read", mol.GetNumAtoms(), "atom")
     rings, values, scale = _values(read, pairs, picture)
-    if rings.shape != (mol.GetNumAtoms(),):
-        raise ValueError(f"read has {rings.size} numbers for {mol.GetNumAtoms()} atoms")
 
     def drawn(points: FloatArray, bond: float) -> str:
         place = {atom: atom for atom in range(len(points))}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .color import FloatArray, Scale, finite
+from .color import FloatArray, Scale, finite, one_each
 from .frame import BAR_ROOM, HATCHED, LEAST_HATCHED, MARGIN, document, hatch_lines, heading
 from .frame import color_bar as _color_bar
 from .text import draw_text, escape, fit_text, number
@@ -234,14 +234,7 @@ class _SuperpixelImage:
 
     def check(self, relevance: ArrayLike, name: str) -> FloatArray:
         """Return `relevance` as floats (N,), where N is the number of segments."""
-        values = finite(relevance, name)
-        wanted = int(self.segments.max()) + 1
-        if values.shape != (wanted,):
-            got = f"{len(values)} numbers" if values.ndim == 1 else f"shape {values.shape}"
-            raise ValueError(
-                f"{name} must have one number per segment: there are {wanted} segments, got {got}"
-            )
-        return values
+        return one_each(relevance, name, int(self.segments.max()) + 1, "segment")
 
     def image(self, *, boundaries: bool = False) -> str:
         """Return the grey image, optionally with the boundaries of its segments."""

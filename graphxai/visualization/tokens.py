@@ -8,7 +8,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .color import PictureKeywords, PictureOptions, finite, with_picture_options
+from .color import PictureKeywords, PictureOptions, one_each, with_picture_options
 from .frame import frame, ink_on, relevance_of, too_small
 from .text import draw_text, escape, fit_text, number, text_width
 
@@ -37,10 +37,8 @@ def tokens_svg(
         ValueError: the numbers of tokens and words differ, or the picture is too small for them.
     """
     picture = DEFAULTS.changed(**options)
-    values = finite(relevance)
-    texts = [str(word) for word in words] or [str(k) for k in range(len(values))]
-    if values.shape != (len(texts),):
-        raise ValueError(f"{len(texts)} words do not fit the relevance of {values.size} tokens.")
+    texts = [str(word) for word in words] or [str(k) for k in range(np.size(relevance))]
+    values = one_each(relevance, "relevance", len(texts), "word")
     scale = picture.scale_for(values)
     surroundings = frame(picture)
     room = surroundings.room

@@ -41,7 +41,7 @@ from .chosen import (
 from .heterogeneous import SCHEMA, as_typed
 from .lookups import Hook, codes_of
 from .messages import gated_messages
-from .reading import Tokens
+from .reading import Tokens, naming_columns
 
 Forward = Callable[[nn.Module, Any], Tensor]
 
@@ -334,7 +334,8 @@ class CallSettings:
             mask = F.pad(shown, (1, 0), value=True) if self.graph_token else shown
             x = x.clone() if replaces_x else converted(x.clone())
             tokens = Tokens(x, mask)
-            answer = self._answer(module, call_with_tokens, lambda: tokens, nullcontext())
+            naming = naming_columns(module, {"x": tokens.x})
+            answer = self._answer(module, call_with_tokens, lambda: tokens, naming)
             return as_outputs(answer, size, columns)
         graphs = batch.graphs.clone().apply(converted)
         if replaces_x:
@@ -348,7 +349,8 @@ class CallSettings:
         def inputs() -> Any:
             return as_typed(graphs) if SCHEMA in graphs else graphs
 
-        answer = self._answer(module, call_with_graphs, inputs, gated)
+        with naming_columns(module, graphs.to_dict()):
+            answer = self._answer(module, call_with_graphs, inputs, gated)
         names = None if self.forward else attributes_read(module)
         return as_outputs(answer, size, columns, graphs, names)
 

@@ -13,7 +13,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
 from itertools import chain
 from types import CellType, FunctionType, MethodType
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from graphxai.engine.request import PassMemory
 from graphxai.runtime.modules import all_modules
 from graphxai.runtime.notices import warn
 from graphxai.runtime.scope import Blocks, in_shared_block, shared_block
@@ -232,6 +233,17 @@ def restoring_attributes(module: nn.Module) -> Iterator[None]:
             for buffer, numbers in buffers:
                 if bool((~buffer.isfinite() & numbers.isfinite()).any()):
                     buffer.copy_(numbers)
+
+
+@contextmanager
+def unchanged_by_errors(memory: PassMemory) -> Iterator[None]:
+    """Forget what a pass in the block shows if it ends in an error, which may be the caller's."""
+    known = {name: copy(value) for name, value in vars(memory).items()}
+    try:
+        yield
+    except Exception:
+        vars(memory).update(known)
+        raise
 
 
 class ModuleView:

@@ -113,11 +113,12 @@ class ModelChecks:
         if not self.has_looked_for_mixing:
             self.has_looked_for_mixing = True  # this holds in the passes of the check
             self._ends = without_traces(_look_at_ends, model, batch)
-            # a single graph may be only a few nodes of one, which are too few for some models
-            self.has_looked_for_mixing = self._ends is not None or len(batch) > 1
             self.mixing = None if self._ends is None else self._ends.mixed_in
             if self._ends is None:
-                self.fails_together = bool(without_traces(_fails_together, model, batch))
+                fails = without_traces(_fails_together, model, batch)
+                self.fails_together = bool(fails)
+                # a single graph may be too few nodes of one, and graphs that fail alone a mistake
+                self.has_looked_for_mixing = fails is not None and len(batch) > 1
 
     def why_alone(self, model: Any, data: Any) -> str:
         """Say of a model why an input cannot share a batch with others; "" if it can."""
@@ -189,10 +190,17 @@ class ModelChecks:
         return self._answer(_same_without_pair, model, graph)
 
     def _answer(self, check: Callable[..., bool], model: Any, graph: Any, kind: Any = None) -> bool:
-        """Run a check once for each kind of graph. In its own passes the answer is no."""
+        """Run a check once for each kind of graph. In its own passes the answer is no.
+
+        If the model cannot run on the graph by itself, the answer is no until one can.
+        """
         if (check, kind) not in self._answers:
             self._answers[check, kind] = False
-            self._answers[check, kind] = bool(without_traces(check, model, graph))
+            answer = without_traces(check, model, graph)
+            if answer is None and without_traces(model, model.collate([graph])) is None:
+                del self._answers[check, kind]
+                return False
+            self._answers[check, kind] = bool(answer)
         return self._answers[check, kind]
 
     @property

@@ -6,7 +6,7 @@ for every coalition of nodes.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -123,9 +123,10 @@ class PresencePass:
             wanted = self.removed(present)
         size = wanted.abs().amax().clamp(min=1.0)
         if not bool(((outputs - wanted).abs() <= self.close * size).all()):
-            where = "; ".join(self.plan.without) or "an operation that no gate covers"
             raise NotGated(
-                f"{self.name} combines nodes in a way that cannot leave some out: {where}"
+                f"{self.name} combines nodes in a way that cannot leave some out"
+                f" ({'; '.join(self.plan.without)}): write it as a sum, mean, maximum or softmax"
+                " over the nodes that its mask or graph has, and no others"
             )
         self.compared = True
 
@@ -141,6 +142,8 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     """
     tokens = tokens.detach()
     request = described_pass(model, as_rows(tokens, batch), batch, batch.mask)
+    if batch.graphs is None:  # a readout may divide by the number of tokens that the mask shows
+        request = replace(request, others={"mask": batch.mask})
     trace = record_pass(request)
     others = _ids_of_others(trace, request, batch)
     layout = request.layout
@@ -174,12 +177,13 @@ def _explained(batch: Any) -> Tensor:
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:
-    """Return the ids of the entries of the graph's other attributes, by slot."""
-    if batch.graphs is None:
-        return {}
-    of_rows = ids_of_rows(request.layout, request.rows)[:, 0]  # (n,)
-    roles, _ = roles_and_doubts(batch.examples())
+    """Return the ids of the entries of the graph's other attributes, or of the mask, by slot."""
     slots = {bit: slot for slot, bit in trace.inputs.items()}
+    of_rows = ids_of_rows(request.layout, request.rows)[..., 0]  # (n,) or (B, S)
+    if batch.graphs is None:
+        (bit,) = request.names
+        return {slots[bit]: EntryIds(of_rows[:, -batch.mask.shape[1] :])} if bit in slots else {}
+    roles, _ = roles_and_doubts(batch.examples())
     ids: dict[int, EntryIds] = {}
     for bit, name in request.names.items():
         role = AttributeRole(NODES) if name == "batch" else roles.get(name)

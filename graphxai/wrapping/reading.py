@@ -4,13 +4,16 @@ It may be a PyG graph, a molecule or a row of tokens, and is checked first.
 """
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from graphxai.contract.inputs import Input, InputError, check_graph
@@ -72,6 +75,46 @@ def read_graph(value: Any, categorical: bool) -> Input:
     if not isinstance(smiles, str) or _num_atoms(smiles) != nodes:
         return Input(value)
     return Input(value, smiles)
+
+
+WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "input_size")  # of modules
+
+
+@contextmanager
+def naming_columns(model: nn.Module, inputs: Mapping[str, Any]) -> Iterator[None]:
+    """If a module within the block takes rows of another width than the input has, say so.
+
+    Args:
+        inputs: the attributes of a graph, or tokens under the name `x`.
+
+    Raises:
+        InputError: an attribute has another number of columns than the module that reads it takes.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError) as error:
+        for module, got in _modules_that_ran(error):
+            shape = getattr(module, "normalized_shape", None) or (0,)
+            wanted = next((getattr(module, w) for w in WIDTHS if hasattr(module, w)), shape[-1])
+            names = [n for n, x in inputs.items() if is_real(x) and x.dim() > 1]
+            names = [n for n in names if inputs[n].shape[-1] == got != wanted]
+            if names and isinstance(wanted, int) and wanted > 0:
+                path = next((p for p, part in model.named_modules() if part is module), "")
+                raise InputError(
+                    f"{' or '.join(names)} of the input has {got} columns, and"
+                    f" {type(model).__name__} takes {wanted}{path and f' (in {path})'}: pass an"
+                    " input with the columns that the model was made for."
+                ) from error
+        raise
+
+
+def _modules_that_ran(error: Exception) -> Iterator[tuple[nn.Module, int]]:
+    """Yield the modules that an error came through, the innermost first, with columns they got."""
+    for frame, _ in reversed([*walk_tb(error.__traceback__)]):
+        module, *values = frame.f_locals.values() or [None]
+        rows = next((v for v in values if isinstance(v, Tensor) and v.dim()), None)
+        if isinstance(module, nn.Module) and rows is not None:
+            yield module, rows.shape[-1]
 
 
 def without_batch_structure(graph: Data) -> Data:

@@ -21,7 +21,7 @@ from graphxai.engine.session import pass_by_conservative_rules
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.module_rule import computing_by_rules
 from graphxai.runtime.scope import Blocks
-from graphxai.wrapping.eval_replica import restoring_attributes
+from graphxai.wrapping.eval_replica import restoring_attributes, unchanged_by_errors
 
 from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
 from .batches import (
@@ -357,16 +357,17 @@ class WrappedModel(ShownModel, ModuleView):
             return self.call_module(None, batch, shown)
         if tape is None and state is None and current_rules() == Rules():
             return self.rows_to_outputs(batch, shown)(rows)
+        rules = self.settings.rules_with(current_rules())
         try:
             request = described_pass(self, rows, batch, shown)
-            if state is not None:
-                outputs = pass_by_positive_rules(request, state)
-                self.checks.reads_class_token |= state.reads_class_token
-                return outputs
-            rules = self.settings.rules_with(current_rules())
-            request = pass_under_rules(request, rules.of_modules)
-            with computing_by_rules(self.running, rules.of_modules) as acting:
-                outputs = pass_by_conservative_rules(request, rules, tape)
+            with unchanged_by_errors(self.memory):
+                if state is not None:
+                    outputs = pass_by_positive_rules(request, state)
+                    self.checks.reads_class_token |= state.reads_class_token
+                    return outputs
+                request = pass_under_rules(request, rules.of_modules)
+                with computing_by_rules(self.running, rules.of_modules) as acting:
+                    outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
             raise OneGraphAtATime(self, batch, ATTENTION_IN_PARTS) from None
         if tape is not None:

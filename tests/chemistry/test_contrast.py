@@ -18,6 +18,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_graph
 from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import laid_out
+from graphxai.visualization.text import minus_signs
 from toy import random_graphormer
 
 IBUPROFEN = "CC(C)Cc1ccc(cc1)C(C)C(=O)O"
@@ -35,6 +36,8 @@ TASKS = (
     Task("Ki A", "regression", unit="pKi", offset=6.0, scale=1.5),
     Task("Ki B", "regression", unit="pKi", offset=5.0, scale=0.5),
     Task("logS", "regression", unit="log M", offset=-3.0, scale=2.0),
+    Task("pIC50 A", "regression", offset=6.0, scale=1.5),
+    Task("pIC50 B", "regression", offset=5.0, scale=0.5),
 )
 
 
@@ -55,6 +58,11 @@ TASKS = (
             ("Ki A", "Ki B"),
             lambda o: (6 + 1.5 * o[5]) - (5 + 0.5 * o[6]),
             "Ki A (pKi) against Ki B (pKi)",
+        ),
+        (
+            ("pIC50 A", "pIC50 B"),
+            lambda o: (6 + 1.5 * o[8]) - (5 + 0.5 * o[9]),
+            "pIC50 A against pIC50 B",
         ),
         (
             ("Ki A", "logS"),
@@ -87,6 +95,10 @@ def test_a_difference_of_tasks_is_explained_by_the_difference_of_their_relevance
     np.testing.assert_allclose(difference, a - b, atol=1e-5)
     assert [t.name for t in both.tasks_in(model.config)] == ["Ki A", "Ki B"]
     assert [t.name for t in first.tasks_in(model.config)] == ["Ki A"]
+    explanation = gx.explain(model, IBUPROFEN, target=both)
+    values = {p.task: str(p) for p in explanation.predictions}
+    ends = (f"{name}: {values[name]}" for name in ("Ki A", "Ki B"))
+    assert explanation.headline == minus_signs("; ".join(ends))
 
 
 @pytest.mark.parametrize(

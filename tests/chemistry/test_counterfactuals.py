@@ -288,10 +288,10 @@ def test_feasibility_tells_a_simple_molecule_from_a_hard_and_a_reactive_one():
 
 def test_a_search_tells_the_best_so_far_and_works_only_when_asked(model, counterfactuals):
     steps = search(model, AMIDE, "pIC50: >5.5", n=5, predictions=200, steps=1)
-    first, second = next(steps), next(steps)
+    first, second = next(steps)[1](), next(steps)[1]()
     assert (first.predicted, len(first)) == (0, 0)
     assert 0 < second.predicted <= 64
-    last = [second, *steps][-1]
+    last = list(steps)[-1][1]()
     assert [counterfactual.smiles for counterfactual in last] == [
         counterfactual.smiles for counterfactual in counterfactuals
     ]

@@ -31,6 +31,15 @@ def values():
     }
 
 
+def test_doses_are_fitted_as_logarithms(values, tmp_path):
+    path = tmp_path / "series.csv"
+    rows = (f"{smiles},{10 ** (9 - value)!r}" for smiles, value in values.items())
+    path.write_text("\n".join(["smiles,IC50 (nM)", *rows]) + "\n")
+    fit, expected = free_wilson(CORE, path, "IC50 (nM)"), free_wilson(CORE, values, "pIC50")
+    assert fit.name == "pIC50"
+    assert fit.q2 == pytest.approx(expected.q2)
+
+
 def test_contributions_are_those_of_ridge_regression(values):
     fit = free_wilson(CORE, values, "pIC50")
     rows = np.array(

@@ -5,7 +5,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.judged_exchanges import judged_tables
+from graphxai.chemistry.table_changes import judged_tables
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explanation.compute.models import ModelPanel
 

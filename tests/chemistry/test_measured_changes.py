@@ -7,11 +7,13 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.chemistry.matching import UNSTABLE, unstable_groups
+from graphxai.chemistry.matching import unstable_groups
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.search.neighbours import measured_changes, mutated
 from graphxai.chemistry.search.transformations import transformed
 from graphxai.datasets.matched_pairs import Exchange, environment_of
+from graphxai.datasets.tables.table import open_table
+from graphxai.runtime.reading import packaged_rows
 
 # by group, what follows a phenyl ring before and after a change that makes it
 MADE = {
@@ -45,7 +47,8 @@ def suggested(lead: str, values: dict[str, float], **options) -> dict:
 
 
 def test_each_of_the_unstable_groups_has_a_change_that_would_make_it():
-    assert list(MADE) == [name for name, _ in UNSTABLE]
+    listed = packaged_rows("graphxai.chemistry", "unstable_groups.csv")
+    assert list(MADE) == [row["name"] for row in listed]
     assert len(MADE) == 18
 
 
@@ -172,6 +175,25 @@ def test_hydrogen_on_an_aromatic_ring_is_named_as_such():
     options = {"n": 5, "predictions": 20, "steps": 1, "sources": ["measured"]}
     suggestions = gx.counterfactuals("solubility", "c1ccccc1CCOC", "< -2", measured=pair, **options)
     assert {each.change for each in suggestions} == {"aromatic H to fluoro"}
+
+
+def test_a_column_with_the_unit_of_the_task_comes_before_one_of_its_name(tmp_path):
+    path = tmp_path / "ki.csv"
+    path.write_text("smiles,y,y [pKi]\nCCO,-1,7\nCCN,-2,8\nCCC,-3,9\n")
+    assert open_table(path).source_of("y", "pKi") == "y [pKi]"
+    assert open_table(path).source_of("y") == "y"
+    units = {"y": "pKi"}
+    assert Measurements.of_tasks(path, units, None).values == {"CCO": 7, "CCN": 8, "CCC": 9}
+    assert Measurements.of_tasks(path, units, "y").values == {"CCO": -1, "CCN": -2, "CCC": -3}
+
+
+def test_values_that_became_logarithms_are_called_so(tmp_path):
+    path = tmp_path / "ki.csv"
+    path.write_text("smiles,Ki (nM)\nCCO,1000\nCCN,10000\nCCC,1500\n")
+    read = Measurements.of_tasks(path, {"pKi": ""}, "Ki (nM)")
+    assert (read.name, read.values["CCO"]) == ("pKi", pytest.approx(6))
+    plain = Measurements.of_tasks(path, {"solubility": ""}, "Ki (nM)")
+    assert (plain.name, plain.values["CCO"]) == ("Ki (nM)", 1000)
 
 
 def test_a_column_that_names_its_unit_is_read_with_that_unit_alone(tmp_path):

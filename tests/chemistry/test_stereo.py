@@ -126,6 +126,6 @@ def test_the_best_of_each_site_come_before_a_second_of_any():
 
 def test_the_first_suggestions_come_before_all_neighbours_are_made():
     steps = search(gx.load("bace"), VERUBECESTAT, "pIC50: <6.5", predictions=100, steps=1)
-    predicted = [step.predicted for step in islice(steps, 3)]
+    predicted = [count for count, _ in islice(steps, 3)]
     assert predicted[:2] == [0, 8]
     assert predicted[2] > 8

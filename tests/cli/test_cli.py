@@ -375,6 +375,7 @@ def test_json_and_csv_hold_the_values(run, checkpoint, tmp_path):
         (("changes", ASSAY, "--out", "x"), "use one of .csv"),
         (("explain", "CCO", "--scale", "-1"), "--scale is 'own', 'shared' or a positive number"),
         (("explain", "CCO", "--palette", "rainbow"), "rainbow"),
+        (("explain", ASSAY, "--model", "bace", "--model", "tox21"), "--model is given 2 times"),
         (("explain", ""), "the SMILES is empty"),
         (("predict", "C" * 501), "has 501 atoms, more than the limit of 500"),
     ],

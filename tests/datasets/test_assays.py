@@ -9,7 +9,7 @@ from rdkit.Chem.Descriptors import MolWt
 from graphxai.chemistry.measurements import Measurements
 from graphxai.contract.tasks import Task
 from graphxai.datasets.tables.assays import plain_values
-from graphxai.datasets.tables.exports import assay_columns, header_unit
+from graphxai.datasets.tables.columns import assay_columns, header_unit
 from graphxai.datasets.tables.opening import TableError
 from graphxai.datasets.tables.table import open_table
 from graphxai.evaluation.sources import table as benchmark_table
@@ -177,6 +177,28 @@ def test_a_model_of_the_values_themselves_is_compared_with_these(export):
     path, acids = export
     measured = Measurements.read(path, ["IC50 (nM)"], tasks=["IC50"])
     assert measured.values == pytest.approx({s: v for s, v, r in acids if r == "="})
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "value,unit,relation",
+        "Standard Value,Standard Unit,Standard Relation",
+        "Activity_Value,Unit,Activity_Qualifier",
+        "Result,Unit,Prefix",
+        "Value,Units,Relation",
+    ],
+)
+def test_a_column_of_units_is_read_whatever_the_export_calls_it(header, tmp_path):
+    path = tmp_path / "export.csv"
+    rows = [f"{'C' * n}O,{n}e{4 * (n % 2)},{('uM', 'nM')[n % 2]},=" for n in range(1, 9)]
+    path.write_text("\n".join([f"smiles,{header}", *rows]) + "\n")
+    columns = open_table(path).assay(header.split(",")[0])
+    assert (columns.unit, columns.stated) == (header.split(",")[1], "")
+    values = open_table(path).measured(header.split(",")[0], None)[1]
+    expected = [n * (1e4 if n % 2 else 1e3) for n in range(1, 9)]
+    assert values.unit == "nM"
+    assert [float(cell) for cell in values.cells] == pytest.approx(expected)
 
 
 def test_transform_is_decided_by_column(export):

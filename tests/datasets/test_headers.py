@@ -4,7 +4,7 @@ import pytest
 from rdkit import Chem
 
 from graphxai.datasets.molecule_reading import MoleculeError
-from graphxai.datasets.tables.headers import find_header
+from graphxai.datasets.tables.dialect import find_header
 from graphxai.datasets.tables.table import open_table, structures_in
 
 

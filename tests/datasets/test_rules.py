@@ -14,11 +14,10 @@ from graphxai.datasets.samples import MOLECULES, digit_paths
 from graphxai.datasets.superpixels import (
     SuperpixelError,
     image_to_data,
-    stroke_pixels,
-    stroke_segments,
 )
 from graphxai.evaluation.ground_truth import model_score
 from graphxai.models.graphormer import load_checkpoint, locate
+from ground_truth_tasks import stroke_pixels, stroke_segments
 
 QUINONE = "O=C1C=CC(=O)C=C1"
 

@@ -16,13 +16,14 @@ from rdkit import Chem
 
 from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.molecule_reading import MoleculeError
-from graphxai.datasets.tables import delimited, opening, typed
+from graphxai.datasets.tables import opening
+from graphxai.datasets.tables import rows as rows_module
 from graphxai.datasets.tables import table as table_module
 from graphxai.datasets.tables.dialect import Dialect, text_layout
 from graphxai.datasets.tables.opening import TableError
+from graphxai.datasets.tables.rows import as_text
 from graphxai.datasets.tables.structures import records_in
 from graphxai.datasets.tables.table import column_values, open_table, structures_in
-from graphxai.datasets.tables.typed import as_text
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -293,7 +294,7 @@ def test_a_workbook_with_a_cell_far_away_does_not_take_forever(
     book.save(tmp_path / "far.xlsx")
     with pytest.raises(TableError, match="empty rows"):
         list(open_table(tmp_path / "far.xlsx").records(["smiles"]))
-    monkeypatch.setattr(typed, "MAX_CONTENT", 1000)
+    monkeypatch.setattr(rows_module, "MAX_CONTENT", 1000)
     with pytest.raises(TableError, match="when it is unpacked"):
         open_table(tmp_path / "far.xlsx")
 
@@ -311,7 +312,7 @@ def test_files_made_to_harm_end_with_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "ALWAYS_UNPACKED", 1 << 20)
-    monkeypatch.setattr(delimited, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(rows_module, "MAX_LINE", 1 << 20)
     bomb = written(tmp_path, "bomb.csv.gz", gzip.compress(b"\0" * (1 << 22)))
     lines = written(tmp_path, "lines.csv.gz", gzip.compress(b"smiles\n" + b"C\n" * (1 << 21)))
     line = written(tmp_path, "line.csv", b"smiles\n" + b"C" * (1 << 22))
@@ -338,7 +339,7 @@ def test_a_bomb_of_zips_is_refused_by_the_sizes_it_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openpyxl")
-    monkeypatch.setattr(typed, "MAX_CONTENT", 1 << 20)
+    monkeypatch.setattr(rows_module, "MAX_CONTENT", 1 << 20)
     with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("xl/workbook.xml", b"\0" * (1 << 22))
     with pytest.raises(TableError, match="when it is unpacked"):

@@ -15,7 +15,7 @@ from scipy.stats import entropy, kendalltau, spearmanr
 from torch_geometric.data import Data
 
 import graphxai as gx
-from graphxai.cli.listing import print_methods
+from graphxai.cli import listing
 from graphxai.cli.main import main
 from graphxai.contract.method_names import CONTROLS
 from graphxai.contract.target import Target
@@ -623,7 +623,7 @@ def test_every_table_says_which_method_searches_the_curve(capsys):
         assert ("(searches the curve)" in row) == ("`order_marginals`" in row)
     assert "order_marginals (searches the curve)" in report._repr_html_()
     assert "order_marginals" in report.table().index  # data keep the name
-    print_methods()
+    listing.methods()
     assert capsys.readouterr().out.count("searches") == 1
 
 
@@ -639,6 +639,20 @@ def test_equal_labels_have_no_r2_and_the_report_is_written_all_the_same(tmp_path
     report.save(tmp_path)
     settings = json.loads((tmp_path / "summary.json").read_text())["settings"]
     assert None in settings["robustness"]["mask"]["values"]
+
+
+def test_figures_and_tables_of_a_regression_speak_of_its_value(tmp_path):
+    report = gx.evaluate("solubility", SMILES, ["lrp", "gradient_input"])
+    (axes,) = report.plot("activation").axes
+    assert axes.get_ylabel() == "solubility (log mol/L), moved from none to all nodes"
+    (axes,) = report.plot("pruning").axes
+    assert axes.get_ylabel() == "squared distance of solubility (log mol/L)"
+    text = (report.save(tmp_path) / "summary.md").read_text()
+    assert "p is how far solubility (log mol/L) has moved" in text
+    assert "probability" not in text.partition("## What the metrics measure")[2].split("\n")[2]
+    assert " | ms | passes |" in text
+    (axes,) = gx.evaluate("bace", SMILES, ["lrp"]).plot("activation").axes
+    assert axes.get_ylabel() == "probability of the explained class"
 
 
 def test_a_curve_is_drawn_into_a_subplot():

@@ -13,7 +13,6 @@ from graphxai import explain, load, pairs, predict
 from graphxai.datasets.mnist import read_digit
 from graphxai.datasets.rules import RULES
 from graphxai.datasets.samples import digit_paths
-from graphxai.datasets.superpixels import stroke_pixels, stroke_segments
 from graphxai.evaluation.ground_truth import (
     COLUMNS,
     evaluate_bonds,
@@ -45,6 +44,7 @@ from graphxai.evaluation.truth_metrics import (
 )
 from graphxai.explainers import GradientInput
 from graphxai.explainers.edge_shapley import edge_shapley
+from ground_truth_tasks import stroke_pixels, stroke_segments
 from toy import random_graphormer
 
 # Few distinct values, so that ties are common.

@@ -217,10 +217,20 @@ def test_scores_that_depend_on_the_numbering_are_detected(bace):
     ("metadata", "prediction", "value", "level"),
     [
         ({}, CLASS, None, "unknown"),
-        ({"scores": {"graphormer": {"roc_auc": 0.9}}}, CLASS, 0.9, "good"),
-        ({"scores": {"graphormer": {"roc_auc": 0.9, "roc_auc_low": 0.75}}}, CLASS, 0.9, "caution"),
         (
-            {"scores": {"pIC50 RMSE": 1.0, "pIC50 RMSE of the training mean": 2.0}},
+            {"scores": {"activity": {"scores": {"graphormer": {"ROC-AUC": [0.9]}}}}},
+            CLASS,
+            0.9,
+            "good",
+        ),
+        (
+            {"scores": {"activity": {"scores": {"graphormer": {"ROC-AUC": [0.9, 0.75, 1.0]}}}}},
+            CLASS,
+            0.9,
+            "caution",
+        ),
+        (
+            {"scores": {"pIC50": {"scores": {"graphormer": {"R2": [0.75, None, None]}}}}},
             VALUE,
             0.75,
             "good",

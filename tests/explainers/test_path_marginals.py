@@ -248,7 +248,7 @@ def test_a_model_that_cannot_leave_nodes_out_is_named():
             return self.head(h.sort(1).values[:, -2:].mean(1))
 
     model = gx.wrap(Sorted().eval().double(), kind="regression", inputs="tokens")
-    with pytest.warns(UserWarning, match="sort; path_marginals measures attention alone"):
+    with pytest.warns(UserWarning, match=r"\(the model: sort\): write .*; path_marginals measures"):
         gx.explain(model, torch.randn(5, 16, dtype=torch.float64), "path_marginals")
 
 

@@ -83,6 +83,13 @@ class Graphs:
         """Weigh values by attention or a gate."""
         return self.halved(a, v, f) if self.products or not self.rules else f(a.detach(), v)
 
+    def sigmoid(self, x: Tensor, f: Callable[[Tensor], Tensor] = torch.sigmoid) -> Tensor:
+        """Compute a gate, which under AttnLRP is a constant half and a multiple of x."""
+        if not self.products:
+            return f(x)
+        half = self.added("constants", torch.full_like(x, 0.5))
+        return half + self.by_ratio(lambda z: f(z) - 0.5, x)
+
     def length(self, x: Tensor) -> Tensor:
         """Return what rows are divided by."""
         length = x.norm(dim=-1, keepdim=True)
@@ -258,7 +265,7 @@ class Attention(Part):
             return self.projected(attended[mask], g)
         q, k, v = self.queries_keys_values(x, g)
         if self.way == "gated values":
-            v = g.weighted(v.sigmoid(), x)
+            v = g.weighted(g.sigmoid(v), x)
         mixed = self.unusual(q, k, v, mask, g)
         if mixed is None:
             mixed = (self.ruled if g.rules else self.written)(x, q, k, v, mask, g)
@@ -289,10 +296,10 @@ class Attention(Part):
         match self.way:
             case "sigmoid":
                 s = g.halved(q, k.mT, torch.matmul) / 3
-                return g.weighted(s.sigmoid() * mask[:, None, :], v, torch.matmul)
+                return g.weighted(g.sigmoid(s) * mask[:, None, :], v, torch.matmul)
             case "relu":
                 a = g.halved(q, k.mT, torch.matmul).relu() * mask[:, None, :]
-                return g.halved(a, v, torch.matmul) / 7
+                return g.weighted(a, v, torch.matmul) / 7
             case "moments":
                 k = (k * mask[..., None]).mT
                 return g.halved(q, g.halved(k, v, torch.matmul), torch.matmul) / 7
@@ -321,7 +328,7 @@ class Attention(Part):
             return 0.4 * a + 0.6 * self.second_scores(x, mask, g).softmax(-1)
         more = g.halved(x @ self.second.weight, x.mT, torch.matmul)
         if self.way == "gated pairs":
-            return g.halved(a, more.sigmoid())
+            return g.halved(a, g.sigmoid(more))
         if self.way == "scored pairs":
             return g.halved(a, more)
         if self.way == "differential":
@@ -415,7 +422,7 @@ class Messages(Part):
                 )
             case "gated bonds":
                 bonds = g.linear(self.bonds, g.added("edge_attr", g.edge_attr))
-                gate = (bonds @ self.gate.weight[:, :DIM].T).sigmoid()
+                gate = g.sigmoid(bonds @ self.gate.weight[:, :DIM].T)
                 return h + torch.zeros_like(h).index_add(0, target, g.weighted(gate, bonds))
             case "gine":
                 bonds = g.linear(self.bonds, g.added("edge_attr", g.edge_attr))
@@ -428,7 +435,7 @@ class Messages(Part):
                 return scatter(h[source] * self.bonds(g.edge_attr), target, 0, n, "sum")
             case "gated":
                 z = g.linear(self.gate, torch.cat([h[source], h[target]], -1))
-                return scatter(g.weighted(torch.sigmoid(z), h[source]), target, 0, n, "sum")
+                return scatter(g.weighted(g.sigmoid(z), h[source]), target, 0, n, "sum")
         degree = 1 + h.new_zeros(n).index_add(0, target, h.new_ones(len(target)))
         weight = degree[source].rsqrt() * degree[target].rsqrt()
         return torch.zeros_like(h).index_add(0, target, h[source] * weight[:, None])
@@ -450,12 +457,12 @@ class Gate(Part):
             if not g.rules:
                 return F.glu(self.wide(h), -1)
             x, z = g.linear(self.wide, h).chunk(2, -1)
-            return g.weighted(z.sigmoid(), x)
+            return g.weighted(g.sigmoid(z), x)
         if self.spelling == "excite":
             pooled = g.linear(self.gate, global_mean_pool(h, g.batch, g.size))
-            return g.weighted(torch.sigmoid(pooled)[g.batch], h)
+            return g.weighted(g.sigmoid(pooled)[g.batch], h)
         z = g.linear(self.gate, h)
-        z = F.hardsigmoid(z) if self.spelling == "hard" else torch.sigmoid(z)
+        z = g.sigmoid(z, F.hardsigmoid if self.spelling == "hard" else torch.sigmoid)
         match self.spelling:
             case "bare":
                 return g.weighted(z, h)
@@ -498,7 +505,7 @@ class Product(Part):
             case "bare":
                 return g.halved(h, b)
             case "gated":
-                a = g.weighted(a.sigmoid(), h)
+                a = g.weighted(g.sigmoid(a), h)
             case "swiglu":
                 a = g.by_ratio(F.silu, a)
             case "swiglu by hand":
@@ -587,7 +594,7 @@ class Constants(Part):
             case "pe gated" | "pe attended" as way:
                 pe = self.of_pe(g.added("pe", g.pe))
                 scores = pe @ self.both.weight[:, :DIM].T
-                weights = scores.sigmoid() if way == "pe gated" else scores.softmax(-1)
+                weights = g.sigmoid(scores) if way == "pe gated" else scores.softmax(-1)
                 return h + g.weighted(weights, pe)
             case "number":
                 return h + (g.added("constants", torch.full_like(h, 0.3)) if g.rules else 0.3)
@@ -666,7 +673,7 @@ class Pool(Part):
             return total / g.batch.bincount(minlength=g.size)[:, None]
         s = g.linear(self.score, h)
         of_graph = self.spelling == "attention"
-        a = softmax(s, g.batch, num_nodes=g.size) if of_graph else s.sigmoid()
+        a = softmax(s, g.batch, num_nodes=g.size) if of_graph else g.sigmoid(s)
         return global_add_pool(g.weighted(a, h), g.batch, g.size)
 
 

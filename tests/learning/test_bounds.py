@@ -10,8 +10,8 @@ from scipy.stats import norm, truncnorm
 from graphxai.contract.tasks import Task
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.scores import SPREAD, Objective, censored_loss, kept_bounds, score_test_part
+from graphxai.learning.splitting import bound_text
 from graphxai.learning.teachers.forests import expected_within, filled_labels
-from graphxai.learning.writing import bound_text
 from graphxai.models.graphormer.encoding import StructureEncoding, collate
 
 INF = float("inf")

@@ -26,11 +26,12 @@ from graphxai.learning.cleaning import clean_table
 from graphxai.learning.recipes import distillation
 from graphxai.learning.recipes.bace import train_bace
 from graphxai.learning.recipes.mnist import mnist_config, train_mnist
-from graphxai.learning.recipes.pretraining import PRETRAINING, pretrain
-from graphxai.learning.recipes.rules import train_rule, train_rules, train_shapes
+from graphxai.learning.recipes.rules import train_rule
 from graphxai.learning.teachers import forests
+from ground_truth_tasks import train_rules, train_shapes
 from mnist_files import write_mnist
 from ogb_folders import bace_rows, write_molbace
+from pretraining import PRETRAINING, pretrain
 
 ASSAY = Path(__file__).parents[2] / "datasets" / "examples" / "assay.csv"
 QUIET: dict[str, Any] = {"accelerator": "cpu", "progress": False}

@@ -151,25 +151,28 @@ def test_words_for_what_was_not_measured_are_no_classes():
 
 def test_measured_classes_are_those_of_the_task_however_they_are_written():
     cells = ["Active", "active ", "Yes", "1", "1.0", "INACTIVE", "no", "0", "", "maybe", "high"]
-    values, odd = read_measured(cells, ("inactive", "active"))
+    values, bounds, strange = read_measured(cells, ("inactive", "active"))
     np.testing.assert_array_equal(values[:8], [1, 1, 1, 1, 1, 0, 0, 0])
     assert np.isnan(values[8:]).all()
-    assert odd == (9, 10)
-    assert read_measured(["yes", "Red", "1"], ("blue", "red"))[1] == (0,)  # is red positive?
-    assert list(read_measured(["2.0", "3"], ("1", "2", "3"))[0]) == [1, 2]
-    assert list(read_measured(["-", "+"], ("no", "yes"))[0]) == [0, 1]
+    assert (bounds, strange) == ((), (9, 10))
+    assert read_measured(["yes", "Red", "1"], ("blue", "red")).strange == (0,)  # is red positive?
+    assert list(read_measured(["2.0", "3"], ("1", "2", "3")).values) == [1, 2]
+    assert list(read_measured(["-", "+"], ("no", "yes")).values) == [0, 1]
 
 
 def test_a_long_cell_takes_no_time():
     """Each would take minutes if every way to divide its digits were tried."""
     cells = ["1" * 10**6 + "x", "1" * 10**6 + " " * 10**6 + "9", ">" * 10**6, "1,234" * 10**5]
-    assert read_measured(cells)[1] == (0, 1, 2, 3)
+    assert read_measured(cells).strange == (0, 1, 2, 3)
 
 
 def test_measured_values_are_read_as_in_training_and_the_rest_is_counted():
-    values, odd = read_measured(["9,15", ">8,7", "", "8,52", "n.d.", "?", "x"])
-    np.testing.assert_array_equal(values, [9.15, *[math.nan] * 2, 8.52, *[math.nan] * 3])
-    assert odd == (1, 6)
+    cells = ["9,15", ">8,7", "", "8,52", "n.d.", "?", "x", "~5", "-,5"]
+    values, bounds, strange = read_measured(cells)
+    expected = [9.15, *[math.nan] * 2, 8.52, *[math.nan] * 4, -0.5]
+    np.testing.assert_array_equal(values, expected)
+    assert [(b.position, b.side, b.value) for b in bounds] == [(1, 1, 8.7)]
+    assert strange == (6, 7)
     text = not_understood("pIC50", ["9,15", ">8,7", "", "x"], (1, 3))
     assert text == ("2 of 3 measured values in column 'pIC50' were not understood, such as '>8,7'.")
     assert not_understood("pIC50", ["5"], ()) == ""
@@ -250,6 +253,11 @@ def test_values_of_one_molecule_become_their_median(write):
     finding = finding_of(table, "duplicates with different values")
     assert finding.count == 3
     assert "largest difference 8" in finding.done
+    assert "assays" not in finding.done
+    twice = [row for k in range(30) for row in (f"{'C' * (k + 1)},{k}", f"{'C' * (k + 1)},{k + 2}")]
+    table = clean_table(write(twice), "smiles", ["y"])
+    finding = finding_of(table, "duplicates with different values")
+    assert finding.done.endswith("if these are several assays, keep the rows of one")
 
 
 def test_a_gap_or_a_contradiction_costs_one_target_only(write):

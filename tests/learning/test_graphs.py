@@ -129,7 +129,7 @@ def test_a_training_is_not_resumed_under_other_versions(run, monkeypatch):
     stored = json.loads((run.parent / "run.json").read_text())["versions"]
     assert stored["torch"] == torch.__version__
     later = stored | {"torch": "99.1"}
-    monkeypatch.setattr("graphxai.learning.writing.versions", lambda: later)
+    monkeypatch.setattr("graphxai.learning.fit.versions", lambda: later)
     with pytest.raises(ValueError, match=r"different settings \(versions\)"):
         gx.train(motifs(), run.parent, task=MOTIF, resume=True, **QUICK)
 

@@ -7,7 +7,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.contract.held_out_score import held_out_score, pairs_text
+from graphxai.contract.prediction_metrics import held_out_score, pairs_text
 from graphxai.contract.tasks import Task
 from graphxai.datasets.matched_pairs import matched_pairs as pairs_of
 from graphxai.learning import measured_pairs as measured_pairs_module

@@ -245,10 +245,10 @@ def test_dividing_outputs_by_a_temperature_divides_the_logits(run):
     ],
 )
 def test_one_fold_decides_whether_a_network_is_worth_its_time(network, gain, choice):
-    verdict = Verdict(
-        0.40, network, min(0.40, network) - gain, error=0.02, gain=gain, gain_error=0.02,
-        molecules=50, seconds=40.0,
-    )  # fmt: skip
+    spread = np.array([-0.02, 0.02])  # of two molecules, whose mean has this standard error
+    of_process, of_network = np.array([0.40, 0.40]), network + spread
+    better = of_network if network < 0.40 else of_process
+    verdict = Verdict(of_process, of_network, better - (gain + spread), 40.0)
     assert verdict.choice == choice
     assert f"difference {network - 0.4:+.3f} +- 0.020" in str(verdict)
     assert ("saves about 40 s" in str(verdict)) == (choice == "process")
@@ -316,7 +316,7 @@ def test_a_teacher_with_next_to_no_share_teaches_no_student(several, tmp_path, m
     pytest.importorskip("lightning")
     quick = training.FINETUNING.__class__(epochs=2, progress=False)
     monkeypatch.setattr("graphxai.learning.table.FINETUNING", quick)
-    monkeypatch.setattr(training, "teacher_shares", lambda *readings: [0.01])
+    monkeypatch.setattr(training, "stacking_share", lambda *readings: 0.01)
     monkeypatch.setattr(training, "teach_network", lambda *given, **more: pytest.fail("taught"))
     lines, table = [], clean_table(several, "smiles", ["size"])
     options = {"model": "network", "split": "random", "progress": False}

@@ -30,7 +30,14 @@ from graphxai.learning.recipes.distillation import (
     distil,
     label_molecules,
 )
-from graphxai.learning.recipes.pretraining import (
+from graphxai.learning.settings import TrainingSettings
+from graphxai.learning.splitting import Source
+from graphxai.learning.teachers.gaussian_process import NOISE
+from graphxai.learning.training import recombined_smiles
+from graphxai.models.graphormer import load_checkpoint
+from graphxai.runtime.progress import in_chunks
+from ground_truth_tasks import train_rules, train_shapes
+from pretraining import (
     DESCRIPTORS,
     collect,
     descriptors,
@@ -38,13 +45,6 @@ from graphxai.learning.recipes.pretraining import (
     learned_descriptors,
     pretrain,
 )
-from graphxai.learning.recipes.rules import train_rules, train_shapes
-from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.source import Source
-from graphxai.learning.teachers.gaussian_process import NOISE
-from graphxai.learning.training import recombined_smiles
-from graphxai.models.graphormer import load_checkpoint
-from graphxai.runtime.progress import in_chunks
 
 FEW = 60  # trees, where the recipe grows hundreds
 DRUGS = [
@@ -408,7 +408,7 @@ def test_without_graphs_shapes_are_planted_by_the_seed_of_the_run(tmp_path, monk
     def planted(*, seed: int) -> None:
         raise PlantedError(seed)
 
-    monkeypatch.setattr("graphxai.learning.recipes.rules.shape_dataset", planted)
+    monkeypatch.setattr("ground_truth_tasks.shape_dataset", planted)
     with pytest.raises(PlantedError, match=r"^7$"):
         train_shapes(tmp_path, seed=7, accelerator="cpu")
 

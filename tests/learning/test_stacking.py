@@ -72,8 +72,8 @@ def test_the_weights_are_the_best_of_a_fine_grid(classes):
 def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps():
     y = labels()
     teacher = choose_teacher(TASKS, SMILES, y)
-    assert teacher.weights[3] is None  # ten labels
-    for weights, scores in zip(teacher.weights[:3], teacher.out_of_fold[:3], strict=True):
+    assert teacher.stacks[3] is None  # ten labels
+    for weights, scores, _ in teacher.stacks[:3]:
         assert set(scores) == {"forest", "descriptor_forest", "process", "stack"}
         assert sum(weights.values()) == pytest.approx(1)
         assert min(weights.values()) >= 0.1
@@ -99,7 +99,7 @@ def test_a_teacher_takes_a_process_and_the_forests_that_it_was_compared_with(mon
     for name in ("fit_forests", "fit_process"):
         monkeypatch.setattr(choosing._SourceFitter, name, lambda *_: pytest.fail("again"))
     teacher = choose_teacher(TASKS[:2], SMILES, y, folds=folds, fitted=fitted)
-    assert teacher.weights == alone.weights
+    assert [s and s.weights for s in teacher.stacks] == [s and s.weights for s in alone.stacks]
     assert all(teacher.sources[name] is each for name, each in fitted.items())
     new = MoleculeFeatures(("NCc1ccc(O)cc1", "CCCCC1CCCC1"))
     for task in range(2):
@@ -129,17 +129,17 @@ def test_labels_of_other_folds_alone_make_a_prediction_out_of_fold():
             predicted[fold] = kernel[np.ix_(fold, rest)] @ weights + mean
         best = min(best, float(np.nanmean((predicted - y[:, 0]) ** 2)))
     r2 = 1 - best / np.nanvar(y[:, 0])
-    assert teacher.out_of_fold[0]["process"] == pytest.approx(r2, abs=1e-4)
+    assert teacher.stacks[0].scores["process"] == pytest.approx(r2, abs=1e-4)
 
 
 def test_molecules_predicted_out_of_fold_are_kept_with_how_near_the_other_folds_are():
     y = labels()
     teacher = choose_teacher(TASKS, SMILES, y)
-    assert list(teacher.unseen) == [task.name for task in TASKS[:3]]  # one has too few labels
-    size = teacher.unseen["size"]
+    assert [stack is None for stack in teacher.stacks] == [False, False, False, True]
+    size = teacher.stacks[0].unseen
     measured = ~np.isnan(size.y)
     error = np.mean((size.readings[measured] - size.y[measured]) ** 2)
-    r2 = teacher.out_of_fold[0]["stack"]
+    r2 = teacher.stacks[0].scores["stack"]
     assert 1 - error / np.var(size.y[measured]) == pytest.approx(r2, abs=1e-6)
     for fold in choosing.scaffold_folds(SMILES, choosing.FOLDS):
         others = [SMILES[k] for k in np.setdiff1d(np.arange(len(SMILES)), fold)]

@@ -479,6 +479,13 @@ def test_a_pattern_passes_over_a_column_with_one_value_for_all(tmp_path):
     assert matching_columns(path, "smiles", ["all"]) == ["few"]
 
 
+def test_a_pattern_says_which_column_of_numbers_it_cannot_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("smiles,name,logD,inactivation\nC,a,1.5,35%\nCC,b,2.5,50%\nCCC,c,3,60%\n")
+    with pytest.warns(UserWarning, match="not learned: column 'inactivation' .* remove '%'"):
+        assert matching_columns(path, "smiles", ["all"]) == ["logD"]
+
+
 def test_parts_and_times_come_from_columns(tmp_path):
     path = tmp_path / "t.csv"
     rows = [

@@ -18,7 +18,7 @@ from graphxai.learning.recipes.distillation import LinkedTeacher
 from graphxai.learning.reliability import labels_met
 from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings, TrainingSettings
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.learning.table import split_table
 from graphxai.learning.teachers import choosing, forests
 from graphxai.learning.teachers.stacking import (
@@ -26,7 +26,6 @@ from graphxai.learning.teachers.stacking import (
     mixed_labels,
     soft_labels,
     stacking_share,
-    teacher_shares,
 )
 from graphxai.models.graphormer import Graphormer, load_checkpoint, locate
 
@@ -163,7 +162,7 @@ def test_the_student_follows_a_teacher_that_knows_better(tmp_path):
     settings = TrainingSettings(epochs=10, batch_size=16, progress=False)
     on_valid = teacher.predict(MoleculeFeatures(table.valid.smiles))
     by_network = task_readings(model, table.valid.graphs)
-    shares = teacher_shares(on_valid, by_network, table.valid.y)
+    shares = list(map(stacking_share, on_valid, by_network, table.valid.y.T))
     taught = training.teach_network(
         [model], teacher, shares, table, tmp_path, settings, molecules=30
     )

@@ -16,7 +16,7 @@ from graphxai.datasets.splits import Split
 from graphxai.explanation.compute import explaining
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.predicting import SizeBuckets, encode_all, isomers_of, task_readings
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.models.graphormer import Graphormer
 from graphxai.tables.batches import ExplainBatch, PredictBatch
 

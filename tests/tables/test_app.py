@@ -304,9 +304,9 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
     assert all(
         Chem.MolFromSmiles(suggestion["smiles"]).HasSubstructMatch(amide) for suggestion in last
     )
-    *_, expected = search(model, AMIDE, "active", keep=[0, 1, 2, 3], predictions=90)
+    *_, (_, expected) = search(model, AMIDE, "active", keep=[0, 1, 2, 3], predictions=90)
     shown = [(suggestion["smiles"], suggestion["name"]) for suggestion in last]
-    assert shown == [(suggestion.smiles, suggestion.changes) for suggestion in expected]
+    assert shown == [(suggestion.smiles, suggestion.changes) for suggestion in expected()]
     unknown = client.post("/api/suggest", json=asked | {"sure": True})
     assert unknown.status_code == 400  # this model has no errors measured
     assert "how wrong the model is for 'activity' is not known" in unknown.json()["error"]
@@ -319,8 +319,8 @@ def test_suggestions_come_line_by_line_and_end_as_the_library_says(client, model
 def test_suggestions_have_intervals_and_end_with_what_the_open_table_measured(monkeypatch, name):
     monkeypatch.setattr(overview, "PREDICTIONS", 40)
     model = gx.load("bace")
-    *_, suggestions = search(model, AMIDE, "pIC50: >99", predictions=40)
-    first = suggestions[0]
+    *_, (_, suggestions) = search(model, AMIDE, "pIC50: >99", predictions=40)
+    first = suggestions()[0]
     values = {AMIDE: "5", first.smiles: "5.75", "CCO": "n/a"}
     mols = {smiles: Chem.MolFromSmiles(smiles) for smiles in values}
     for smiles, mol in mols.items():

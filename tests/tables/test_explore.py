@@ -79,9 +79,9 @@ def test_a_search_streams_lets_others_in_and_stops_when_cancelled(view, monkeypa
     search, steps = overview.search, []
 
     def counted(*args, **options):
-        for best_so_far in search(*args, **options):
-            steps.append(best_so_far.predicted)
-            yield best_so_far
+        for predicted, best in search(*args, **options):
+            steps.append(predicted)
+            yield predicted, best
 
     monkeypatch.setattr(overview, "search", counted)
     body = ASKED | {"smiles": AMIDE, "towards": "activity: active"}

@@ -15,8 +15,7 @@ from graphxai.explanation.explanation import Explanation
 from graphxai.runtime.workers import FEWEST
 from graphxai.tables.report import cards as report_cards
 from graphxai.tables.report.cards import MoleculeCard
-from graphxai.tables.report.molecules import ReportRow
-from graphxai.tables.report.spool import Spool
+from graphxai.tables.report.molecules import ReportRow, Spool
 from graphxai.tables.run import explain_table
 from toy import random_graphormer
 

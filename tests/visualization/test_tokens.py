@@ -49,7 +49,7 @@ def test_a_long_text_breaks_into_lines_and_a_longer_one_is_refused() -> None:
     assert lines == sorted(lines)
     with pytest.raises(ValueError, match="this picture needs at least"):
         tokens_svg([0.1] * 2000, words=["word"] * 2000)
-    with pytest.raises(ValueError, match="2 words do not fit the relevance of 3 tokens"):
+    with pytest.raises(ValueError, match="one number per word: there are 2 words, got 3 numbers"):
         tokens_svg([0.1] * 3, words=["a", "b"])
 
 

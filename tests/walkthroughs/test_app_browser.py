@@ -200,10 +200,10 @@ def test_suggestions_stream_in_and_can_be_cancelled(page, monkeypatch):
     search = overview.search
 
     def slow(*args, **options):
-        for best_so_far in search(*args, **options):
-            asked.append(best_so_far.predicted)
-            yield best_so_far
-            if best_so_far.predicted:
+        for predicted, best in search(*args, **options):
+            asked.append(predicted)
+            yield predicted, best
+            if predicted:
                 reached.set()
                 go_on.wait(20)
 

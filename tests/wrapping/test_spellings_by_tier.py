@@ -234,6 +234,8 @@ BY_HOOKS = {
     "integers as numbers": (converted_bonds, lambda: nn.Linear(1, DIM)),
     "integers as columns": (hot_bonds, lambda: nn.Linear(4, DIM)),
     "integers both ways": (converted_and_embedded, lambda: nn.Embedding(3, DIM)),
+    "a gate": (lambda model, h, *_: model.query(h).sigmoid() * model.value(h),),
+    "GRUCell": (lambda model, h, *_: model.part(model.query(h), h), lambda: nn.GRUCell(DIM, DIM)),
 }  # fmt: skip
 # by hooks under LRP, and recorded under at least one of the other methods: these need a rule that
 # there is none of, or constants that a pass makes
@@ -243,11 +245,6 @@ LRP_BY_HOOKS = {
     "SGFormer": (
         lambda model, h, *_: model.part(h[None])[0],
         lambda: SGFormerAttention(DIM, 2, DIM),
-    ),
-    "a gate": (lambda model, h, *_: model.query(h).sigmoid() * model.value(h),),
-    "GRUCell": (
-        lambda model, h, *_: model.part(model.query(h), h),
-        lambda: nn.GRUCell(DIM, DIM),
     ),
 }
 # recorded, each with a part of the reason

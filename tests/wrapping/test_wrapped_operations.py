@@ -294,9 +294,12 @@ def test_a_product_over_neighbours_is_named():
         gx.explain(gx.wrap(seeded(Model()), kind="regression"), graph())
 
 
-def test_one_over_a_signal_is_named():
+def test_one_over_a_signal_adds_up_and_a_constant_over_one_is_named():
     model = seeded(Pooled(lambda m, h: 1 / (h.abs() + 1)))
-    with pytest.warns(UserWarning, match="reciprocal"):
+    e = gx.explain(gx.wrap(model, kind="regression"), graph())
+    assert abs(e.ledger.unexplained) < 1e-5
+    model = seeded(Pooled(lambda m, h: torch.arange(1, 9).to(h) / (h.abs() + 1)))
+    with pytest.warns(UserWarning, match="with the input in the denominator"):
         gx.explain(gx.wrap(model, kind="regression"), graph())
 
 

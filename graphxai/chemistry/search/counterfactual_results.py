@@ -14,8 +14,8 @@ from rdkit.Chem import Mol, MolFromSmiles, MolToSmiles
 
 from graphxai.chemistry.contrast import NO_MOLECULE, Contrast, contrast
 from graphxai.chemistry.desirability import DesirabilityScore, PropertyGoal, PropertyProfile
-from graphxai.chemistry.judged_exchanges import MeasuredTable
 from graphxai.chemistry.matching import CommonPart, NoCommonPartError, common_part_or_none
+from graphxai.chemistry.table_changes import MeasuredTable
 from graphxai.explainers.registry import Method
 from graphxai.explanation import files
 from graphxai.explanation.api import explain
@@ -25,6 +25,7 @@ from graphxai.explanation.explanations import PANEL, saturated_limit, with_doubt
 from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction, table_cells
 from graphxai.explanation.result import Result, image_html, page_html, shown_as_png, table_html
+from graphxai.runtime.writing import write_whole
 from graphxai.visualization import Scale, grid_svg, molecule_svg
 from graphxai.visualization.grid import aligned
 from graphxai.visualization.layout import averaged, laid_out
@@ -93,9 +94,9 @@ class ChangedMolecules(Result, Sequence[Any]):
         path = files.writable(path, (*files.PICTURES, ".html", *files.FRAMES, ".sdf"))
         match path.suffix.lower():
             case ".html":
-                return files.write_text([page_html(self._aim, self._sections(options))], path)
+                return write_whole(path, page_html(self._aim, self._sections(options)))
             case ".sdf":
-                return files.write_text(self.to_sdf(), path)
+                return write_whole(path, "".join(self.to_sdf()))
         return super().save(path, **options)
 
     @property

@@ -21,9 +21,9 @@ from rdkit import Chem
 from rdkit.DataStructs import TanimotoSimilarity
 
 from graphxai.chemistry import SearchKeywords, SearchSettings
-from graphxai.chemistry.judged_exchanges import judged_tables
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.names import ring_name, ring_systems
+from graphxai.chemistry.table_changes import judged_tables
 from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.datasets.fingerprints import ecfp4_bits
 from graphxai.datasets.training_set import training_set_of
@@ -89,7 +89,7 @@ def counterfactuals(
     nearest to it are returned. The best at each site of the molecule come first. Where a change
     makes a stereocentre, each isomer is predicted, and the worst of them counts. With `measured`,
     every other one is an exchange of measured pairs, in the order of the mean change that these
-    suggest. No change makes an unstable group (`matching.UNSTABLE`).
+    suggest. No change makes an unstable group (`unstable_groups.csv`).
 
     For a list of models, `towards` joins goals for their properties, as `gx.profile` reads them:
     "pIC50 > 7.5, log D 1 to 3". The results are then neighbours that are more desirable than the
@@ -130,7 +130,8 @@ def counterfactuals(
     with progress_bar("predicting neighbours", settings.predictions, show=progress) as advance:
         done = 0
         try:
-            for predicted, best in _searched(model, molecule, towards, n, settings, measured):
+            how: dict[str, Any] = {"settings": settings, "measured": measured}
+            for predicted, best in search(model, molecule, towards, n, **how):
                 advance(predicted - done)
                 done, so_far = predicted, best
         except KeyboardInterrupt:
@@ -170,22 +171,12 @@ def search(
     *,
     settings: SearchSettings,
     measured: MeasuredValues | MeasuredOfSeveral | None = None,
-) -> Iterator[Any]:
-    """Yield the best counterfactuals so far: at first none, then after each batch of predictions.
-
-    Arguments and errors are as for `counterfactuals`, whose result is the last one yielded. The
-    search works only as far as you iterate: stop iterating to cancel it.
-    """
-    for _, best in _searched(model, molecule, towards, n, settings, measured):
-        yield best()
-
-
-def _searched(
-    model: Any, molecule: Any, towards: str | float, n: int, settings: SearchSettings, measured: Any
 ) -> Iterator[tuple[int, Best]]:
-    """Yield how many neighbours were predicted, and a function that returns the best of them.
+    """Yield how many neighbours were predicted, and a function that returns the best so far.
 
-    The first pair comes before any prediction, then one pair after each batch.
+    The first pair comes before any prediction, then one pair after each batch. Arguments and errors
+    are as for `counterfactuals`, whose result is the best of the last pair. The search works only
+    as far as you iterate: stop iterating to cancel it.
     """
     sources = tuple(settings.sources)
     kind = SearchObjective if is_several(model) else SingleObjective

@@ -190,7 +190,7 @@ class SingleObjective(SearchObjective):
                 measured = Measurements.of(measured.items(), name, way)
             else:
                 units = goal.tasks_of(models)
-                measured = Measurements.read(measured, [*units], standardise=way, units=units)
+                measured = Measurements.of_tasks(measured, units, None, standardise=way)
         explanation = explain(models, molecule, target=goal.target, progress=False)
         tables = {} if measured is None else {name: measured}
         before = {name: explanation.prediction}

@@ -1,7 +1,7 @@
 """Make the neighbours of a molecule by transformations of medicinal chemistry.
 
-A change keeps the configuration that it leaves alone, and its new stereocentres and double bonds
-give isomers.
+`transformations.csv` lists them, each with its source. A change keeps the configuration that it
+leaves alone, and its new stereocentres and double bonds give isomers.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,9 +26,13 @@ from graphxai.datasets.isomers import (
     undrawn_double_bonds,
     with_bonds_drawn,
 )
+from graphxai.runtime.reading import packaged_rows
 
-from .transformation_table import TRANSFORMATIONS
-
+# name, reaction SMARTS, source
+TRANSFORMATIONS = tuple(
+    (row["name"], row["smarts"], row["source"])
+    for row in packaged_rows("graphxai.chemistry", "transformations.csv")
+)
 _ORGANIC = {5, 6, 7, 8, 9, 15, 16, 17, 35, 53}  # elements whose hydrogens SMILES leaves out
 
 

@@ -13,7 +13,6 @@ from graphxai.engine.attention.node_tracker import NodeTracker
 from graphxai.engine.attention.reading import (
     attention_between_nodes,
     attention_replacements,
-    attention_with_kernels,
     exposing,
 )
 from graphxai.engine.ledger import warn_of_nonlinearities
@@ -57,9 +56,7 @@ def annotate(trace: Trace, rows: Tensor, layout: NodeLayout) -> AnnotatedTrace:
     nodes = NodeTracker(trace, ids, layout.tokens).nodes
     if insert_attention_matrices(trace, nodes):
         nodes = NodeTracker(trace, ids, layout.tokens).nodes
-    roles = find_roles(trace)
-    roles.attention += attention_with_kernels(trace, roles, nodes)
-    return AnnotatedTrace(trace, nodes, roles)
+    return AnnotatedTrace(trace, nodes, find_roles(trace))
 
 
 def ids_of_rows(layout: NodeLayout, rows: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Read attention between nodes from a recorded pass.
 
-Attention is put together as (B, H, T, T), and the gradient passes through it. Attention without a
-softmax is left out, because `relu(q k^T) v`, sparsemax and `phi(q) (phi(k)^T v)` have no
-probabilities to read.
+Attention is put together as (B, H, T, T), and the gradient passes through it. `role_finder` says
+what attention is. Other weights between nodes, such as `gelu(q k^T) v`, are left out and named.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -241,28 +240,6 @@ def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
     return trace.shape(product.weights)[-2 if weights_first else -1] == 1
 
 
-KERNELS = kinds.that("kernel")  # they make positive weights
-MIXING = kinds.PRODUCTS - kinds.QUOTIENTS
-
-
-def attention_with_kernels(trace: Trace, roles: Roles, nodes: NodeIds) -> list[AttentionProduct]:
-    """Return the products whose weights between nodes a kernel other than softmax made positive."""
-    weighted = products_without_softmax(trace, trace.ops, roles, nodes)
-    kernels = ((op, weights, _kernel(trace, weights)) for op, weights in weighted)
-    return [AttentionProduct(op, weights, kernel) for op, weights, kernel in kernels if kernel]
-
-
-def _kernel(trace: Trace, weights: int) -> Op | None:
-    """Return the operation that made weights positive, or None if there is none."""
-    value = weights
-    while (op := trace.op_of(value)) is not None and op.name not in KERNELS:
-        signals = [ref.value for ref in op.reads if trace.flow.live[ref.value] & 1]
-        if op.name not in kinds.SAME | kinds.SCALINGS or len(signals) != 1:
-            return None
-        (value,) = signals
-    return op
-
-
 def products_without_softmax(
     trace: Trace, ops: Iterable[Op], roles: Roles, nodes: NodeIds
 ) -> Iterator[tuple[Op, int]]:
@@ -272,7 +249,7 @@ def products_without_softmax(
     """
     with_role = {product.op.number for product in roles.attention}
     for op in ops:
-        if op.name not in MIXING or op.number in with_role:
+        if op.name not in kinds.MIXING or op.number in with_role:
             continue
         factors = _signals(trace, op)
         for weights, values in permutations(factors, 2) if len(set(factors)) == 2 else ():
@@ -318,13 +295,13 @@ def _makes_pairs(trace: Trace, nodes: NodeIds, op: Op) -> bool:
     if kinds.OPERATIONS[op.name].nodes == "cdist":
         return True
     of_pairs = [nodes.are_pairs(value) for value in set(_signals(trace, op))]
-    return op.name in MIXING and of_pairs == [False, False]
+    return op.name in kinds.MIXING and of_pairs == [False, False]
 
 
 def _makes_moments(trace: Trace, nodes: NodeIds, op: Op) -> bool:
     """Whether an operation sums products of two channels of the nodes, as in `k^T v`."""
     factors = set(_signals(trace, op))
-    if op.name not in MIXING or len(factors) != 2:
+    if op.name not in kinds.MIXING or len(factors) != 2:
         return False
     shape, shapes = trace.shape(op.out), [trace.shape(value) for value in factors]
     if op.name in kinds.TIMES:

@@ -190,13 +190,13 @@ def of_groups(
 
 
 class StructureTracker(NodeTracker):
-    """Follows integers that are moved, too, and sums of constants by an index with ids."""
+    """Follows masks and moved integers, too, and sums of constants by an index with ids."""
 
     def step(self, op: Op) -> None:
         """Give ids to the results of an operation, unless they cannot be told."""
         tensors = self.trace.memory.tensors
         if op.makes and not tensors[op.makes[0].slot].dtype.is_floating_point:
-            if op.name in MOVES:
+            if op.name in MOVES or tensors[op.makes[0].slot].dtype == torch.bool:
                 self._move_integers(op)
             return
         groups = None if op.name in GATHERED else Groups.of(op)
@@ -264,7 +264,10 @@ class StructureTracker(NodeTracker):
         if not ids or (op.reads[0].value not in ids and op.name not in LISTS):
             return
         with suppress(RuntimeError, IndexError, TypeError, ValueError):
-            results = self._moved(op, ids, len(op.makes))
+            if op.name in MOVES:
+                results = self._moved(op, ids, len(op.makes))
+            else:
+                results = [self._entrywise(self.trace.shape(op.out), ids)]
             for ref, result in zip(op.makes, results, strict=False):
                 if result is not None:
                     self.nodes.by_value[ref.value] = result

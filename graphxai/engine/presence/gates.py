@@ -12,7 +12,7 @@ from torch import Tensor
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, aligned
 from graphxai.engine.attention.node_tracker import reduced_axes
-from graphxai.engine.flow_queries import index_of
+from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.trace import Op, Ref, Trace
 
 OVER_AXES = kinds.that("gated")
@@ -67,7 +67,7 @@ class Gate:
     Args:
         nodes: for each entry the places of one or two nodes among all presences. The last place
             stands for none. The shapes broadcast to that of the entries.
-        factor: the factor of a product that has these entries, 0 or 1.
+        place: that of the tensor with these entries among the arguments.
         divisor: the number of the gated sum by which its result, or each term, is divided.
         quotient: if its own result is such a sum, where it divides: the number of the operation,
             the place of the divisor, and whether that is a reciprocal.
@@ -75,13 +75,19 @@ class Gate:
 
     op: Op
     nodes: tuple[Tensor, ...]
-    factor: int = 0
+    place: int = 0
     divisor: int | None = None
     quotient: tuple[int, int, bool] | None = None
 
     def of_entries(self, presence: Tensor) -> Tensor:
         """Return the presence of the entries, for the presences (P,) of all nodes and a one."""
         return reduce(torch.mul, (presence[places] for places in self.nodes))
+
+    def axes(self, count: int) -> tuple[int, ...]:
+        """Return the axes over which `count` axes of entries are summed; none if by an index."""
+        if self.op.name in kinds.MATRIX_PRODUCTS:
+            return (count - 1 - self.place + (self.op.name in kinds.PLUS_PRODUCT),)
+        return reduced_axes(self.op, count) if self.op.name in OVER_AXES else ()
 
 
 class GateFinder:
@@ -106,7 +112,7 @@ class GateFinder:
 
     def _visit(self, op: Op) -> None:
         """Add a gate for an operation if it combines nodes, or note that it has none."""
-        if not op.makes or not self._is_real(op.makes[0]):
+        if not op.makes or not (self._is_real(op.makes[0]) or self._only_divides(op)):
             return
         if op.name in kinds.SOFTMAX | kinds.LOG_SOFTMAX:
             dim = op.args[1] % max(len(self.trace.shape(op.args[0].value)), 1)
@@ -133,21 +139,38 @@ class GateFinder:
     def _is_real(self, ref: Ref) -> bool:
         return self.trace.memory.tensors[ref.slot].dtype.is_floating_point
 
+    def _only_divides(self, op: Op) -> bool:
+        """Whether an operation counts entries, as of a mask, and its results only divide others."""
+        by = [op.name for op, _ in users(self.trace, op.out, kinds.WHOLE | kinds.CLAMPS)]
+        return op.name in kinds.SUMS & OVER_AXES and {*by} <= kinds.SCALINGS
+
     def _ids(self, value: int) -> EntryIds | None:
         while value not in self.nodes.by_value and value in self.trace.flow.merged:
             value, _ = self.trace.flow.merged[value]
         return self.nodes.by_value.get(value)
 
+    def suspects(self) -> list[str]:
+        """Say where nodes may not be left out as the model does it, if nowhere for certain.
+
+        That is where their ids are lost first, or else where rows of nodes are pooled.
+        """
+        ids = {op: self._ids(op.out) for op in self.trace.ops if op.makes}
+        lost = [op for op in ids if self.trace.flow.live[op.out] & 1 and not ids[op]]
+        gated = [(gate.op, ids[gate.op]) for gate in self.gates.values()]
+        pools = [op for op, of_op in gated if of_op and not self._is_node(of_op.query).any()]
+        where = [f"{op.path or 'the model'}: {op.name}" for op in lost[:1] or pools]
+        return where or ["the model"]
+
     def _refuse(self, op: Op) -> None:
         self.without.append(f"{op.path or 'the model'}: {op.name}")
 
-    def _gate(self, op: Op, nodes: list[Tensor] | None, factor: int = 0) -> None:
+    def _gate(self, op: Op, nodes: list[Tensor] | None, place: int = 0) -> None:
         """Add a gate, if any entry needs the presence of a node."""
         if not nodes:
             return
         places = tuple(torch.where(self._is_node(ids), ids, self.places) for ids in nodes)
         if any(bool((place < self.places).any()) for place in places):
-            self.gates[op.number] = Gate(op, places, factor)
+            self.gates[op.number] = Gate(op, places, place)
 
     def _is_node(self, ids: Tensor) -> Tensor:
         return (ids >= 0) & (ids % self.nodes.tokens > 0)
@@ -199,8 +222,6 @@ class GateFinder:
 
     def _over_axes(self, op: Op) -> None:
         ref = op.reads[0]
-        if not self._is_real(ref):
-            return
         dims = reduced_axes(op, len(self.trace.shape(ref.value)))
         nodes = self._along(op, ref, dims)
         if nodes and op.name in kinds.LARGEST and len(dims) != 1:
@@ -236,7 +257,7 @@ class GateFinder:
         receiver = receivers[0] if len(receivers) == 1 else None
         if receiver is not None and receiver.shape[dim] > 1:
             receiver = receiver.index_select(dim, by_entry(index, dim))
-        self._gate(op, self._senders(ids, receiver))
+        self._gate(op, self._senders(ids, receiver), groups.place)
 
     def _product(self, op: Op) -> None:
         """Gate a product of matrices that sums over nodes."""
@@ -247,7 +268,7 @@ class GateFinder:
         shapes = [self.trace.shape(ref.value) for ref in (left, right)]
         if len(shapes[1]) == 1 and len(shapes[0]) == 1:
             parts = self._parts(left.value, 1) or self._parts(right.value, 1)
-            self._gate(op, [part for part in parts if part.shape[-1] > 1])
+            self._gate(op, [part for part in parts if part.shape[-1] > 1], first)
             return
         parts = self._parts(left.value, len(shapes[0]))
         inner = parts if any(part.shape[-1] > 1 for part in parts) else []
@@ -266,8 +287,8 @@ class GateFinder:
         if len(out) == 1 and len(shapes[1]) > 1 and out[0].shape[-1] > 1 == out[0].shape[-2]:
             # the receivers are columns, so that entries of the second factor have a sender each
             senders = self._senders([part[..., :1, :].mT for part in inner], out[0])
-            self._gate(op, senders, factor=1)
+            self._gate(op, senders, first + 1)
             return
         if out:
             receiver = out[0][..., None] if len(shapes[1]) == 1 else out[0][..., :1]
-        self._gate(op, self._senders(inner, receiver))
+        self._gate(op, self._senders(inner, receiver), first)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graphxai.engine import operations as kinds
-from graphxai.engine.attention.node_ids import NodeIds
+from graphxai.engine.attention.node_ids import NodeIds, aligned
 from graphxai.engine.attention.node_tracker import reduced_axes
 from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.plan import ReplayPlan, Roles
@@ -28,6 +28,7 @@ from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
 
 AVERAGES = kinds.that("averages")
+SUMMED = kinds.GATHERED | kinds.SUMS - AVERAGES | kinds.MATRIX_PRODUCTS
 
 
 @dataclass(eq=False)
@@ -37,7 +38,8 @@ class PresencePlan:
     Args:
         gates: by the numbers of the operations.
         rerun: the operations that run again, because a gate is before them.
-        without: the modules and operations where nodes cannot be left out.
+        without: the modules and operations where nodes cannot be left out, if it turns out that
+            they cannot.
     """
 
     trace: Trace
@@ -67,7 +69,8 @@ def plan_presence(trace: Trace, nodes: NodeIds, places: int, dtype: torch.dtype)
     ops = tuple(trace.ops[k] for k in sorted(_behind_gates(trace, gates)))
     taken = {op.number: frozenset(ref.value for ref in op.reads) for op in ops}
     plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken)
-    return PresencePlan(trace, plan, gates, dtype, sorted(set(finder.without)))
+    where = sorted(set(finder.without or finder.suspects()))
+    return PresencePlan(trace, plan, gates, dtype, where)
 
 
 def _behind_gates(trace: Trace, gates: dict[int, Gate]) -> set[int]:
@@ -104,7 +107,7 @@ class _GatedRun:
         gates = plan.gates.values()
         self._quotients = {gate.quotient[0]: gate for gate in gates if gate.quotient}
         self._divisors: dict[int, Tensor] = {}
-        self._terms: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._terms: dict[int, tuple[Tensor | tuple[int, ...], Tensor, Tensor]] = {}
 
     def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if (of_divisor := self._quotients.get(op.number)) is not None:
@@ -120,16 +123,19 @@ class _GatedRun:
             return functions.softmax(args[0], presence, args[1])
         if op.name in kinds.LOG_SOFTMAX:
             return functions.softmax(args[0], presence, args[1]).clamp(min=1e-30).log()
-        if op.name in OVER_AXES:
+        groups = Groups.of(op)
+        if op.name in OVER_AXES - SUMMED:
             return self._over_axes(op, args, kwargs, presence)
-        if (groups := Groups.of(op)) is not None:
-            return self._into_groups(gate, groups, args, kwargs, presence)
-        return self._product(gate, args, kwargs, presence)
+        if groups is not None and groups.way != "sum":
+            return self._into_groups(gate, groups, args, presence)
+        entries = args[gate.place].to_dense()
+        if not entries.is_floating_point():  # a mask, whose sum is a count
+            entries = entries.to(presence)
+        args[gate.place] = self._terms_of(gate, entries, presence, args)
+        return op.func(*args, **kwargs)
 
     def _over_axes(self, op: Op, args: list[Any], kwargs: dict[str, Any], presence: Tensor) -> Any:
         x = args[0]
-        if op.name in kinds.SUMS - AVERAGES:
-            return op.func(functions.weighted(x, presence), *args[1:], **kwargs)
         dims = reduced_axes(op, x.dim())
         keepdim = any(arg is True for arg in args[1:]) or bool(kwargs.get("keepdim"))
         moved, present = (
@@ -144,44 +150,59 @@ class _GatedRun:
             out = out.unsqueeze(dim)
         return (out, None) if isinstance(op.result, list) else out
 
-    def _into_groups(
-        self, gate: Gate, groups: Groups, args: list[Any], kwargs: dict[str, Any], presence: Tensor
-    ) -> Any:
-        op, place, index = gate.op, groups.place, index_of(gate.op, args)
-        source, index = args[place], index if isinstance(index, Tensor) else index[groups.dim]
-        if groups.way != "sum":
-            dim = groups.dim % source.dim()
-            out = functions.of_groups(
-                groups.way,
-                source.movedim(dim, 0),
-                presence.expand(source.shape).movedim(dim, 0),
-                by_entry(index, dim),
-                args[0].movedim(dim, 0),
-                groups.with_base,
-            ).movedim(0, dim)
-            return args[0].copy_(out) if op.in_place else out
+    def _into_groups(self, gate: Gate, groups: Groups, args: list[Any], presence: Tensor) -> Any:
+        op, source, index = gate.op, args[groups.place], index_of(gate.op, args)
+        index = index if isinstance(index, Tensor) else index[groups.dim]
+        dim = groups.dim % source.dim()
+        out = functions.of_groups(
+            groups.way,
+            source.movedim(dim, 0),
+            presence.expand(source.shape).movedim(dim, 0),
+            by_entry(index, dim),
+            args[0].movedim(dim, 0),
+            groups.with_base,
+        ).movedim(0, dim)
+        return args[0].copy_(out) if op.in_place else out
+
+    def _terms_of(self, gate: Gate, terms: Tensor, presence: Tensor, args: list[Any]) -> Tensor:
+        """Return the terms of a sum without those of absent nodes."""
+        axes = gate.axes(terms.dim())
+        number = gate.divisor
+        if number is None or gate.quotient is not None:  # it is the sum that divides
+            number = gate.op.number
         if gate.quotient is not None:
-            self._terms[op.number] = (args[2], source.detach(), presence.detach())
-        number = gate.divisor if gate.quotient is None else op.number
-        below = int(gate.quotient is not None)
+            self._terms[number] = (axes or args[2], terms.detach(), presence.detach())
 
         def factor() -> Tensor | None:
-            if number is None or number not in self._divisors:
+            if (of_both := self._factors(number)) is None:
                 return None
-            return _for_terms(self._factors(number)[below], source)
+            of_terms, along = of_both[gate.quotient is not None], self._terms[number][0]
+            if isinstance(along, tuple):  # to where these terms have the axes of the divisor
+                of_terms = of_terms[(..., *[None] * (terms.dim() - of_terms.dim()))]
+                of_terms = of_terms.movedim(along, axes)
+            return _for_terms(of_terms, terms)
 
-        terms = functions.weighted(source, presence, factor)
-        return op.func(*args[:place], terms, *args[place + 1 :], **kwargs)
+        return functions.weighted(terms, presence, factor)
 
     @torch.no_grad()
-    def _factors(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return the factors of the marginals above and below the line of a quotient."""
-        index, weights, presence = self._terms[number]
-        index = by_entry(index, 0)
-        shown = functions.weighted(weights, presence)
+    def _factors(self, number: int) -> tuple[Tensor, Tensor] | None:
+        """Return the factors of the marginals above and below the line of a quotient.
+
+        Returns None if nothing divides, or what divides does not have the shape of the sum.
+        """
+        if number not in self._divisors:
+            return None
+        along, weights, presence = self._terms[number]
+        shown, divisor = functions.weighted(weights, presence), self._divisors[number]
+        if isinstance(along, tuple):
+            total = shown.sum(along, keepdim=True)
+            if divisor.numel() != total.numel():
+                return None
+            divisor = divisor.reshape(total.shape)
+            return functions.quotient_factors(weights, total, divisor, presence)
+        index = by_entry(along, 0)
         total = weights.new_zeros(int(index.max()) + 1 if len(index) else 0, *weights.shape[1:])
         total = total.index_add(0, index, shown)[index]
-        divisor = self._divisors[number]
         if len(divisor) != len(index):
             divisor = divisor[index]
         while divisor.dim() > weights.dim():  # a count is alike for all channels
@@ -189,13 +210,6 @@ class _GatedRun:
         while divisor.dim() < weights.dim():
             divisor = divisor[..., None]
         return functions.quotient_factors(weights, total, divisor, presence)
-
-    def _product(
-        self, gate: Gate, args: list[Any], kwargs: dict[str, Any], presence: Tensor
-    ) -> Any:
-        place = int(gate.op.name in kinds.PLUS_PRODUCT) + gate.factor
-        args[place] = functions.weighted(args[place].to_dense(), presence)
-        return gate.op.func(*args, **kwargs)
 
 
 def _for_terms(factor: Tensor, terms: Tensor) -> Tensor | None:
@@ -225,7 +239,7 @@ def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
     These are means, whose divisor counts, and softmaxes that are written out, whose divisor sums
     exponentials.
     """
-    sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in kinds.GATHERED}
+    sums = {gate.op.out: gate for gate in gates.values() if gate.op.name in SUMMED}
     for op in trace.ops:
         if op.name not in kinds.SCALINGS or len(op.reads) != 2:
             continue
@@ -235,7 +249,7 @@ def link_quotients(trace: Trace, gates: dict[int, Gate]) -> None:
         for dividend, divisor, place in pairs:
             needs = kinds.INVERSES if inverts else frozenset[str]()
             lower = _gated_sum(trace, sums, divisor, needs)
-            if lower is None:
+            if lower is None or lower.op.name in kinds.MATRIX_PRODUCTS:
                 continue
             upper = _gated_sum(trace, sums, dividend)
             for gate in [upper] if upper else _sums_of_terms(trace, sums, op.out):
@@ -264,12 +278,24 @@ def _gated_sum(
 def _sums_of_terms(trace: Trace, sums: dict[int, Gate], value: int) -> Iterator[Gate]:
     """Yield the gated sums of terms that a value multiplies."""
     for op, terms in users(trace, value, KEEPS_ZERO):
-        if op.out in sums and op.args[3].value in terms:
-            yield sums[op.out]
+        gate = sums.get(op.out)
+        if gate is not None and op.args[gate.place].value in terms:
+            yield gate
+
+
+def _nodes_along_axes(trace: Trace, gate: Gate) -> list[Tensor]:
+    """Return the nodes of the entries of a sum over axes, in an order that sums share."""
+    count = len(trace.shape(gate.op.args[gate.place].value))
+    axes = gate.axes(count)
+    ends = range(-len(axes), 0)
+    return [aligned(t, count).movedim(axes, (*ends,)).squeeze() for t in gate.nodes] if axes else []
 
 
 def _same_groups(trace: Trace, first: Gate, second: Gate) -> bool:
-    """Whether two sums over the first axis send their entries to the same groups."""
+    """Whether two sums, over the first axis by an index or over axes, are of the same entries."""
+    if not {first.op.name, second.op.name} <= kinds.GATHERED:
+        nodes, others = (_nodes_along_axes(trace, gate) for gate in (first, second))
+        return 0 < len(nodes) == len(others) and all(map(torch.equal, nodes, others))
     indices = []
     for gate in (first, second):
         index = trace.memory.tensors[gate.op.args[2].slot]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.held_out_score import held_out_score
+from graphxai.contract.prediction_metrics import held_out_score
 from graphxai.evaluation.statistics import relative_change
 from graphxai.explanation.explanation import Explanation
 from graphxai.explanation.ledger import Ledger

@@ -16,7 +16,7 @@ from graphxai.contract.prediction_metrics import FloatArray, readings
 from graphxai.learning.graphs.reading import mean_features, node_features
 from graphxai.learning.scores import Objective
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.learning.teachers.forests import Forest
 from graphxai.models.graphormer import NODE_LABELS, Graphormer, GraphormerConfig
 from graphxai.runtime.progress import progress_bar

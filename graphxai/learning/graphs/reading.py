@@ -221,9 +221,8 @@ def _joined(graphs: Sequence[Data], name: str) -> Tensor | None:
 
 def _categories(rows: Tensor) -> tuple[int, ...] | None:
     """Return the number of values of each column, or None if the columns hold no categories."""
-    if rows.is_floating_point() or rows.dtype == torch.bool or not len(rows):
-        return None
-    if int(rows.min()) < 0:
+    not_whole = rows.is_floating_point() or rows.dtype == torch.bool
+    if not_whole or not len(rows) or int(rows.min()) < 0:
         return None
     return tuple((rows.amax(0) + 1).tolist())
 

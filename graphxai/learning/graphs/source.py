@@ -15,14 +15,18 @@ from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.datasets.graph import is_data
 from graphxai.datasets.graph_folders import digest_of, plain, starts_of
 from graphxai.learning.card import counted, summary
-from graphxai.learning.fit import FitResult
 from graphxai.learning.graphs.baselines import forest_readings, gin_readings
 from graphxai.learning.graphs.reading import TaskLike, input_fields, labels_of, level_of, tasks_of
 from graphxai.learning.reliability import verdicts
 from graphxai.learning.settings import GraphSettings, TrainingSettings
 from graphxai.learning.splitting import FEWEST, graph_parts, node_parts, standardised
-from graphxai.learning.training import LearnedModel, Log, RunSource, joined_networks
-from graphxai.learning.writing import label_text
+from graphxai.learning.training import (
+    LearnedModel,
+    Log,
+    RunSource,
+    fit_networks,
+    joined_networks,
+)
 from graphxai.models.graphormer import GraphormerConfig, members_of, prepare
 from graphxai.runtime.progress import progress_bar
 
@@ -72,8 +76,9 @@ class GraphSource(RunSource):
             "ensemble": self.settings.ensemble,
         }
 
-    def learn(self, fits: Sequence[FitResult], out: Path, log: Log) -> LearnedModel:
-        """Join the networks to a model."""
+    def learn(self, out: Path, log: Log) -> LearnedModel:
+        """Fit networks, and join them to a model."""
+        fits = fit_networks(self, out, log)
         return LearnedModel(
             joined_networks([fit.model for fit in fits]), tuple(fit.epoch for fit in fits)
         )
@@ -101,17 +106,13 @@ class GraphSource(RunSource):
             "summary": summary(results["scores"]),
         }
 
-    @property
-    def columns(self) -> list[str]:
-        """Positions in the data set, and labels."""
-        places = ["graph"] if self.labelled == "graphs" else ["graph", "node"]
-        return [*places, *(task.name for task in self.tasks)]
-
-    def cells(self, position: int) -> list[Any]:
-        """Return the position of a graph or node in the data set, and its labels."""
-        place = [position] if self.labelled == "graphs" else self.node_of(position)
-        labels = zip(self.tasks, self.y[position], self.bounds[position], strict=True)
-        return [*place, *(label_text(*each) for each in labels)]
+    def rows(self, positions: Sequence[int]) -> list[list[Any]]:
+        """Return a header, and the place of each graph or node in the data set, with its labels."""
+        of_graphs = self.labelled == "graphs"
+        header = ["graph", *([] if of_graphs else ["node"]), *(task.name for task in self.tasks)]
+        places = [[k] if of_graphs else self.node_of(k) for k in positions]
+        labels = map(self.label_cells, positions)
+        return [header, *([*place, *each] for place, each in zip(places, labels, strict=True))]
 
     def words(self, learned: LearnedModel, facts: dict[str, Any]) -> dict[str, str]:
         """Return what the card says of graphs alone."""

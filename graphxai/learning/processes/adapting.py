@@ -16,7 +16,6 @@ from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
-from graphxai.datasets.cell_numbers import parsed_numbers
 from graphxai.datasets.fingerprints import COUNTS, KINDS, Counts, similarity
 from graphxai.datasets.labels import not_understood, read_measured
 from graphxai.datasets.tables.table import open_table
@@ -24,9 +23,9 @@ from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
 from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.learning.conformal import Unseen, conformal_scores, nearest_of_others
+from graphxai.learning.splitting import label_text
 from graphxai.learning.teachers.forests import filled_within
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
-from graphxai.learning.writing import label_text
 from graphxai.models.graphormer import pretrained_names
 from graphxai.models.process import (
     CarriedCounts,
@@ -183,16 +182,14 @@ def _rows(
         if source is None:
             continue
         cells = opened.measured(source, [task.name])[1].cells
-        numbers, unlike = read_measured(cells)
+        numbers, bounds, strange = read_measured(cells)
         for row, value in zip(values, numbers.tolist(), strict=True):
             if not np.isnan(value):
                 row[task.name] = value, value
-        bounds = [bound for bound in parsed_numbers(cells).bounds if bound.side]
         for position, side, value in map(astuple, bounds):
             values[position][task.name] = (value, np.inf) if side > 0 else (-np.inf, value)
-        others = tuple(k for k in unlike if k not in {bound.position for bound in bounds})
-        if others:
-            unread.append(not_understood(task.name, cells, others))
+        if strange:
+            unread.append(not_understood(task.name, cells, strange))
     return list(zip(written, values, strict=True)), unread
 
 

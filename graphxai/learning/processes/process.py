@@ -118,28 +118,25 @@ def output_scale(task: Task, columns: FloatArray, y: FloatArray) -> tuple[float,
     return float(np.exp(best[0])), best[1:]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verdict:
     """How a process and a network err on one fold that neither of them learned from.
 
     Attributes:
-        process, network, mean: the mean squared errors of both, and of the mean of their outputs,
-            over molecules and tasks: of values in units of their variance, and of probabilities.
-        error: the standard error over molecules of the difference of process and network.
-        gain: how much less the mean errs than the better of the two.
-        gain_error: the standard error of that.
-        molecules: the number of molecules in the fold.
+        process, network, mean: the squared errors (n,) of both, and of the mean of their outputs,
+            for each molecule: of values in units of their variance, and of probabilities.
         seconds: how long the networks that are still to be trained would take.
     """
 
-    process: float
-    network: float
-    mean: float
-    error: float
-    gain: float
-    gain_error: float
-    molecules: int
+    process: FloatArray
+    network: FloatArray
+    mean: FloatArray
     seconds: float
+
+    @property
+    def _gains(self) -> FloatArray:
+        """How much less the mean errs than the better of the two (n,)."""
+        return min(self.process, self.network, key=lambda each: float(each.mean())) - self.mean
 
     @property
     def choice(self) -> Choice:
@@ -147,22 +144,31 @@ class Verdict:
 
         Otherwise the network, if it is better than the process or within one standard error of it.
         """
-        if self.gain > self.gain_error:
+        if self._gains.mean() > _error_of_mean(self._gains):
             return "mean"
-        return "network" if self.network - self.process <= self.error else "process"
+        difference = self.network.mean() - self.process.mean()
+        return "network" if difference <= _error_of_mean(self.network - self.process) else "process"
 
     def __str__(self) -> str:
+        process, network, mean, gain = (
+            float(each.mean()) for each in (self.process, self.network, self.mean, self._gains)
+        )
         said = {
             "network": "the network is trained, as it is better or within one standard error",
-            "mean": f"the mean of both, with {self.mean:.3f}, is better by {self.gain:.3f} +-"
-            f" {self.gain_error:.3f}, so the network is trained and both are kept",
+            "mean": f"the mean of both, with {mean:.3f}, is better by {gain:.3f} +-"
+            f" {_error_of_mean(self._gains):.3f}, so the network is trained and both are kept",
             "process": f"the process stays the model, which saves about {self.seconds:.0f} s",
         }[self.choice]
         return (
-            f"mean squared errors on one fold of {self.molecules:,} training molecules that neither"
-            f" learned from: process {self.process:.3f}, network {self.network:.3f} (difference"
-            f" {self.network - self.process:+.3f} +- {self.error:.3f}): {said}"
+            f"mean squared errors on one fold of {len(self.mean):,} training molecules that neither"
+            f" learned from: process {process:.3f}, network {network:.3f} (difference"
+            f" {network - process:+.3f} +- {_error_of_mean(self.network - self.process):.3f}):"
+            f" {said}"
         )
+
+
+def _error_of_mean(values: FloatArray) -> float:
+    return float(values.std(ddof=1)) / len(values) ** 0.5
 
 
 def worth_of_network(
@@ -200,23 +206,8 @@ def worth_of_network(
         known = ~np.isnan(table).all(axis=1)
         errors.append(np.nanmean(table[known], axis=1))
     process, network, mean = errors
-    if len(process) < 2:
-        return None
-    gains = min(process, network, key=lambda each: float(each.mean())) - mean
-    spread, gain_error = (
-        float(each.std(ddof=1)) / len(each) ** 0.5 for each in (network - process, gains)
-    )
     more = len(source.folds) - 1 + source.settings.ensemble
-    return Verdict(
-        float(process.mean()),
-        float(network.mean()),
-        float(mean.mean()),
-        error=spread,
-        gain=float(gains.mean()),
-        gain_error=gain_error,
-        molecules=len(process),
-        seconds=seconds * more,
-    )
+    return Verdict(process, network, mean, seconds * more) if len(process) > 1 else None
 
 
 def squared_errors(task: Task, readings: FloatArray, y: FloatArray) -> FloatArray:

@@ -19,7 +19,7 @@ from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.fingerprints import ecfp4
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
-from graphxai.datasets.training_set import HELD_OUT
+from graphxai.datasets.training_set import HELD_OUT, held_out_csv
 from graphxai.learning.calibration import calibrate
 from graphxai.learning.card import (
     MOLECULES,
@@ -35,10 +35,9 @@ from graphxai.learning.recipes.distillation import DISTILLING, Link, distil
 from graphxai.learning.removal import removal_facts, removal_text
 from graphxai.learning.scores import score_test_part
 from graphxai.learning.settings import RunSettings, TableSettings, repeating
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.training import LearnedModel
-from graphxai.learning.writing import held_out_csv
 from graphxai.models.graphormer import save_checkpoint, set_standardisation
 from graphxai.runtime.options import with_options
 from graphxai.runtime.writing import write_whole

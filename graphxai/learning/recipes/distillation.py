@@ -30,7 +30,7 @@ from graphxai.datasets.fingerprints import (
 from graphxai.learning.fit import FINETUNING, PRETRAINED, finetune
 from graphxai.learning.predicting import encoded_molecules
 from graphxai.learning.settings import TrainingSettings
-from graphxai.learning.source import Source, labelled
+from graphxai.learning.splitting import Source, labelled
 from graphxai.learning.teachers.forests import TREES, Forest
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
 from graphxai.learning.training import recombined_smiles

@@ -29,7 +29,7 @@ from graphxai.learning.fit import fit, require_hardware, require_new
 from graphxai.learning.predicting import predict
 from graphxai.learning.removal import removal_facts, removal_text
 from graphxai.learning.settings import DIGIT_EPOCHS, DigitSettings, TrainingSettings, repeating
-from graphxai.learning.source import Source
+from graphxai.learning.splitting import Source
 from graphxai.models.graphormer import (
     Graphormer,
     GraphormerConfig,

@@ -1,6 +1,6 @@
-"""Train small Graphormers on what is known, so that explanations can be checked.
+"""Train small Graphormers on rules, so that explanations can be checked.
 
-The atoms that decide about a rule are known, and so are the nodes and edges of planted shapes.
+The atoms that decide about a rule are known.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import require_graphs
-from graphxai.datasets.rule_molecules import RuleTable, local_smiles, rule_dataset
+from graphxai.datasets.rule_molecules import local_smiles, rule_dataset
 from graphxai.datasets.rules import RuleTask, get_rule
-from graphxai.datasets.shapes import SHAPES, ShapeDataset, shape_dataset
 from graphxai.datasets.splits import Split
 from graphxai.evaluation.ground_truth import model_score
 from graphxai.evaluation.ground_truth_report import SCORES, mean_share, measure, rule_bonds, store
@@ -32,15 +31,12 @@ from graphxai.learning.fit import (
     initialise,
     molecule_config,
     require_hardware,
-    start_at_frequencies,
 )
 from graphxai.learning.predicting import encode_all
 from graphxai.learning.settings import RunSettings, TrainingSettings, repeating
-from graphxai.learning.source import Source
-from graphxai.learning.splitting import standardised
+from graphxai.learning.splitting import Source, standardised
 from graphxai.models.graphormer import (
     Graphormer,
-    GraphormerConfig,
     load_checkpoint,
     locate,
     measure_mean_node,
@@ -50,8 +46,6 @@ from graphxai.runtime.options import literal, with_options
 
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
-OF_SHAPES = replace(FROM_SCRATCH, epochs=25, learning_rate=2e-3)
-TOGETHER = replace(FROM_WEIGHTS, epochs=20, learning_rate=5e-4, head_learning_rate=2e-3)
 
 # Rules with hundreds of alerts or odd rings need more molecules, and weights pretrained on
 # molecules.
@@ -59,7 +53,7 @@ MORE: dict[str, Any] = {"size": 6000, "init_weights": "molecules"}
 TRAINING: dict[str, dict[str, Any]] = {"pains": MORE, "large-ring": MORE}
 
 
-def _tasks_of(
+def rule_tasks(
     rules: Sequence[RuleTask], labels: NDArray[np.float32], split: Split
 ) -> tuple[Task, ...]:
     """Return the tasks of rules: binary, or regression standardised on the training molecules."""
@@ -112,12 +106,13 @@ def train_rule(
     smiles = local_smiles() if molecules is None else molecules
     dataset = rule_dataset(smiles, chosen, size=size, seed=seed)
     labels, split = dataset.labels[:, None], dataset.split
-    (task,) = _tasks_of([chosen], labels, split)
+    (task,) = rule_tasks([chosen], labels, split)
     recipe = FROM_SCRATCH if init_weights is None else FROM_WEIGHTS
     torch.manual_seed(seed)
-    model = _model(init_weights, task)
-    source = _source(dataset.smiles, labels, split, model)
-    score = _fitted(model, source, recipe, settings, out)[0].get(task.name)
+    model = starting_network(init_weights, task)
+    source = rule_source(dataset.smiles, labels, split, model)
+    score = fitted_scores(model, source, recipe, settings, out).get(task.name)
+    calibrate(model, source)
     given = {} if molecules is None else {"molecules": "molecules"}
     given |= {"size": literal(size), "init_weights": literal(init_weights)}
     first = [literal("runs/rule"), literal(rule) if isinstance(rule, str) else "rule"]
@@ -150,136 +145,17 @@ answer. It predicts nothing that could not be computed. Question: {chosen.questi
     )
 
 
-def train_rules(
-    out: str | os.PathLike[str],
-    table: RuleTable,
-    *,
-    init_weights: str | os.PathLike[str] | None = "molecules",
-    settings: RunSettings | None = None,
-    **options: Any,
-) -> Path:
-    """Train one Graphormer on all rules of a table, a task for each.
-
-    Args:
-        out: folder of the run; the checkpoint is its sub-folder `model`.
-        init_weights: weights to start from, by name or folder; None trains from scratch.
-        options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
-
-    Returns:
-        The checkpoint folder, whose `metadata` has the scores on the test molecules.
-
-    Raises:
-        ImportError: the extra `train` is not installed.
-        TypeError: there is no such option.
-        ValueError: `out` already contains a run and `resume` is False.
-    """
-    settings = with_options(settings or RunSettings(), options, "train_rules")
-    require_hardware(settings)
-    out = Path(out)
-    torch.manual_seed(settings.seed)
-    split = table.split
-    model = _model(init_weights, *_tasks_of(table.rules, table.labels, split))
-    start_at_frequencies(model, torch.from_numpy(table.labels[list(split.train)]))
-    source = _source(table.smiles, table.labels, split, model)
-    scores, summary = _fitted(model, source, TOGETHER, settings, out)
-    train, valid, test = map(len, (split.train, split.valid, split.test))
-    first, starting = [literal("runs/rules"), "table"], literal(init_weights)
-    command = repeating("rules", "train_rules", settings, first, init_weights=starting)
-    return save_checkpoint(
-        model,
-        out / "model",
-        card=f"""# Rules about molecules
-
-A Graphormer trained on several rules together, to check explanations against the atoms known to
-determine the answers. It predicts nothing that could not be computed. Molecules: {train} for
-training, {valid} for validation, {test} for testing. Test, ROC-AUC or R2: {summary}.
-
-    {command}
-""",
-        metadata={
-            "size": len(table.smiles),
-            "seed": settings.seed,
-            "scores": scores,
-            "summary": summary,
-        },
-    )
-
-
-def train_shapes(
-    out: str | os.PathLike[str],
-    dataset: ShapeDataset | None = None,
-    *,
-    settings: RunSettings | None = None,
-    **options: Any,
-) -> Path:
-    """Train a Graphormer on graphs with planted shapes, all shapes together.
-
-    Args:
-        out: folder of the run; the checkpoint is its sub-folder `model`.
-        dataset: the graphs; None makes those of `shape_dataset` from the same seed.
-        options: fields of `RunSettings` to change, such as `seed=1` or `resume=True`.
-
-    Returns:
-        The checkpoint folder.
-
-    Raises:
-        ImportError: the extra `train` is not installed.
-        TypeError: there is no such option.
-        ValueError: `out` already contains a run and `resume` is False.
-    """
-    settings = with_options(settings or RunSettings(), options, "train_shapes")
-    require_hardware(settings)
-    given = {} if dataset is None else {"dataset": "dataset"}
-    out, dataset = Path(out), dataset or shape_dataset(seed=settings.seed)
-    torch.manual_seed(settings.seed)
-    config = GraphormerConfig(  # all nodes look alike
-        tuple(Task(name, "binary", ("no", "yes")) for name in SHAPES),
-        num_layers=3,
-        hidden_dim=64,
-        ffn_dim=128,
-        num_heads=8,
-        node_cardinalities=(1,),
-        node_feature_names=("node",),
-        dropout=0.0,
-        attention_dropout=0.0,
-    )
-    model = Graphormer(config)
-    split = dataset.split
-    graphs = encode_all([graph.to_data() for graph in dataset.graphs], model.config)
-    y = torch.cat([graph.y for graph in graphs]).double().numpy()
-    source = Source(graphs, y, split, model.config)
-    _, summary = _fitted(model, source, OF_SHAPES, settings, out, intervals=False)
-    train, valid, test = map(len, (split.train, split.valid, split.test))
-    return save_checkpoint(
-        model,
-        out / "model",
-        card=f"""# Planted shapes
-
-A small Graphormer that says which shapes are in a graph, to check explanations against the nodes
-and edges of the shapes. Graphs: {train} for training, {valid} for validation,
-{test} for testing. Test ROC-AUC: {summary}.
-
-    {repeating("shapes", "train_shapes", settings, [literal("runs/shapes")], **given)}
-""",
-        metadata={"size": len(graphs), "seed": settings.seed, "summary": f"ROC-AUC: {summary}"},
-    )
-
-
-def _fitted(
-    model: Graphormer, source: Source, recipe: TrainingSettings, settings: RunSettings, out: Path,
-    *, intervals: bool = True,
-) -> tuple[dict[str, float], str]:  # fmt: skip
-    """Fit a model, with intervals if wanted. Return its scores on the test part, also as text."""
+def fitted_scores(
+    model: Graphormer, source: Source, recipe: TrainingSettings, settings: RunSettings, out: Path
+) -> dict[str, float]:
+    """Fit a model, and return its scores on the test part."""
     train, valid = source.train.graphs, source.valid.graphs
     fit(model, train, valid, recipe.for_run(settings), out, resume=settings.resume)
-    if intervals:
-        calibrate(model, source)
     measure_mean_node(model, train)
-    scores = evaluate(model, source.test.graphs)
-    return scores, ", ".join(f"{name} {score:.3f}" for name, score in scores.items())
+    return evaluate(model, source.test.graphs)
 
 
-def _model(init_weights: str | os.PathLike[str] | None, *tasks: Task) -> Graphormer:
+def starting_network(init_weights: str | os.PathLike[str] | None, *tasks: Task) -> Graphormer:
     """Make a Graphormer: 3 layers of width 64, or the size and the body of given weights.
 
     It has no dropout, because labels from a rule have no noise to overfit.
@@ -293,7 +169,7 @@ def _model(init_weights: str | os.PathLike[str] | None, *tasks: Task) -> Graphor
     return initialise(Graphormer(config), source)
 
 
-def _source(
+def rule_source(
     smiles: Sequence[str], labels: NDArray[np.float32], split: Split, model: Graphormer
 ) -> Source:
     """Return molecules with labels (n, rules), without their SMILES.

@@ -37,7 +37,9 @@ from graphxai.learning.teachers.stacking import (
     ForestSource,
     MoleculeFeatures,
     ProcessSource,
+    Stack,
     Teacher,
+    leading_metric,
 )
 from graphxai.runtime.progress import Progress, progress_bar
 
@@ -98,21 +100,10 @@ def choose_teacher(
             sources["process"] = process
             readings["process"] = {k: each.readings for k, each in process.of_folds.items()}
     stacks = {
-        k: _stacked(tasks[k], {name: readings[name][k] for name in SOURCES}, y[:, k])
+        k: _stacked(tasks[k], {name: readings[name][k] for name in SOURCES}, y[:, k], nearest)
         for k in enough
     }
-    positions = range(len(tasks))
-    return Teacher(
-        tuple(tasks),
-        sources,
-        weights=tuple(stacks[k][0] if k in stacks else None for k in positions),
-        out_of_fold=tuple(stacks[k][1] if k in stacks else {} for k in positions),
-        metrics=tuple(next(iter(METRICS[task.kind])) for task in tasks),
-        unseen={
-            tasks[k].name: Unseen(stack, y[:, k].copy(), nearest)
-            for k, (_, _, stack) in stacks.items()
-        },
-    )
+    return Teacher(tuple(tasks), sources, tuple(map(stacks.get, range(len(tasks)))))
 
 
 def choose_process(
@@ -252,28 +243,23 @@ def simplex_weights(predictions: Sequence[FloatArray], y: FloatArray) -> FloatAr
 
 
 def _stacked(
-    task: Task, predicted: Mapping[str, FloatArray], y: FloatArray
-) -> tuple[dict[str, float], dict[str, float], FloatArray]:
-    """Weigh a task's sources by their out-of-fold predictions.
-
-    Returns:
-        The weights of the sources that are used, which sum to 1; the leading score of every source,
-        and of their mean ("stack"); and the predictions of the mean (n,) or (n, classes).
-    """
+    task: Task, predicted: Mapping[str, FloatArray], y: FloatArray, nearest: FloatArray
+) -> Stack:
+    """Weigh a task's sources by their out-of-fold predictions (n,) or (n, classes)."""
     kept = dict(predicted)
     weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
     while min(weights.values()) < LEAST:
         kept = {name: kept[name] for name, weight in weights.items() if weight >= LEAST}
         weights = dict(zip(kept, simplex_weights(list(kept.values()), y).tolist(), strict=True))
     stack: FloatArray = sum(w * predicted[name] for name, w in weights.items())
-    score = next(iter(METRICS[task.kind].values()))
+    score = METRICS[task.kind][leading_metric(task)]
     judged = {**predicted, "stack": stack}
     complete = _complete(list(judged.values()), y)
     scores = {
         name: float(score(readings[complete], y[complete])) if complete.any() else np.nan
         for name, readings in judged.items()
     }
-    return weights, scores, stack
+    return Stack(weights, scores, Unseen(stack, y.copy(), nearest))
 
 
 def _complete(predictions: Sequence[FloatArray], y: FloatArray) -> NDArray[np.bool_]:

@@ -1,7 +1,6 @@
 """Random forests (Breiman 2001) on molecules: the baseline of a model, and its possible teacher.
 
-Their trees can be stored as plain arrays. A forest also fills in labels of which only a bound is
-known, so that a teacher can learn from them.
+A forest also fills in labels of which only a bound is known, so that a teacher can learn from them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What it and networks predict is joined into labels, from which another network l
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import ecfp4, parsed, similarity, structure_counts
 from graphxai.learning.conformal import Unseen, comparable
+from graphxai.learning.scores import METRICS
 from graphxai.learning.teachers.forests import Forest, descriptors
 from graphxai.learning.teachers.gaussian_process import Process, process_readings
 from graphxai.runtime.progress import in_chunks
@@ -128,38 +129,44 @@ class ProcessSource:
         return {k: v if v.ndim == 1 else np.full(len(v), np.nan) for k, v in readings.items()}
 
 
+class Stack(NamedTuple):
+    """The weighted mean of the sources of one task, judged on scaffolds that were left out.
+
+    Attributes:
+        weights: the weights of the sources that are used, which sum to 1.
+        scores: the leading score of every source, and of their mean ("stack").
+        unseen: the mean's predictions for the training molecules without their scaffolds, and how
+            near each molecule is to those that were not left out.
+    """
+
+    weights: dict[str, float]
+    scores: dict[str, float]
+    unseen: Unseen
+
+
 @dataclass(frozen=True, eq=False)
 class Teacher:
     """The weighted mean of several sources, for every task of a table.
 
     Attributes:
         sources: forests and processes fitted to all training molecules, by name.
-        weights: for each task, the weights of its sources, which sum to 1; None for a task with too
-            few labels.
-        out_of_fold: for each task, the leading score of every source, and of their mean ("stack"),
-            for molecules whose scaffolds were left out.
-        metrics: for each task, the name of that score.
-        unseen: by task, the mean's predictions for the training molecules without their scaffolds,
-            and how near each molecule is to those that were not left out.
+        stacks: for each task its mean; None for a task with too few labels.
     """
 
     tasks: tuple[Task, ...]
     sources: Mapping[str, ForestSource | ProcessSource]
-    weights: tuple[dict[str, float] | None, ...]
-    out_of_fold: tuple[dict[str, float], ...]
-    metrics: tuple[str, ...]
-    unseen: Mapping[str, Unseen] = field(default_factory=dict)
+    stacks: tuple[Stack | None, ...]
 
     def predict(self, features: MoleculeFeatures) -> list[FloatArray | None]:
         """Predict molecules for each task. The result is None for a task without weights."""
         used: dict[str, set[int]] = {}
-        for k, weights in enumerate(self.weights):
-            for name in weights or ():
+        for k, stack in enumerate(self.stacks):
+            for name in stack.weights if stack else ():
                 used.setdefault(name, set()).add(k)
         each = {name: self.sources[name].predict(features, tasks) for name, tasks in used.items()}
         return [
-            None if weights is None else sum(w * each[name][k] for name, w in weights.items())  # type: ignore[misc]
-            for k, weights in enumerate(self.weights)
+            stack and sum(w * each[name][k] for name, w in stack.weights.items())  # type: ignore[misc]
+            for k, stack in enumerate(self.stacks)
         ]
 
     def predict_in_chunks(
@@ -169,8 +176,8 @@ class Teacher:
         parts = in_chunks(smiles, "labelling", size=CHUNK, show=show)
         chunks = [self.predict(MoleculeFeatures(tuple(part))) for part in parts]
         return [
-            None if weights is None else np.concatenate(of_task)
-            for weights, *of_task in zip(self.weights, *chunks, strict=True)
+            None if stack is None else np.concatenate(of_task)
+            for stack, *of_task in zip(self.stacks, *chunks, strict=True)
         ]
 
     def left_out(self, task: int) -> FloatArray | None:
@@ -178,144 +185,61 @@ class Teacher:
 
         It is NaN where a source has no such prediction, and None for a task without weights.
         """
-        weights = self.weights[task]
-        if weights is None:
+        if (stack := self.stacks[task]) is None:
             return None
-        return sum(w * self.sources[name].left_out[task] for name, w in weights.items())  # type: ignore[return-value]
+        return sum(w * self.sources[name].left_out[task] for name, w in stack.weights.items())  # type: ignore[return-value]
 
     def to_dict(self) -> dict[str, Any]:
         """Return weights and scores by task, as plain values for JSON."""
-        each = zip(self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True)
         return {
             task.name: {
-                "metric": metric,
-                "weights": weights,
-                "scores": {n: None if np.isnan(score) else score for n, score in scores.items()},
+                "metric": leading_metric(task),
+                "weights": stack and stack.weights,
+                "scores": {
+                    n: None if np.isnan(score) else score
+                    for n, score in (stack.scores if stack else {}).items()
+                },
             }
-            for task, weights, scores, metric in each
+            for task, stack in zip(self.tasks, self.stacks, strict=True)
         }
 
     def describe(self) -> list[str]:
         """Say in one line per task what its teacher is made of, and what each source scored."""
         lines = []
-        for task, weights, scores, metric in zip(
-            self.tasks, self.weights, self.out_of_fold, self.metrics, strict=True
-        ):
-            if weights is None:
+        for task, stack in zip(self.tasks, self.stacks, strict=True):
+            if stack is None:
                 lines.append(f"teacher of {task.name}: none (too few labels)")
                 continue
+            weights, scores, _ = stack
             taken = " + ".join(f"{weight:.2f} {SOURCES[name]}" for name, weight in weights.items())
             each = ", ".join(
                 f"{SOURCES[name]} {score:.3f}" for name, score in scores.items() if name in SOURCES
             )
             lines.append(
-                f"teacher of {task.name}: {taken}; {metric} on unseen scaffolds"
+                f"teacher of {task.name}: {taken}; {leading_metric(task)} on unseen scaffolds"
                 f" {scores['stack']:.3f} ({each})"
             )
         return lines
 
 
+def leading_metric(task: Task) -> str:
+    """Return the name of the score that judges sources of a task."""
+    return next(iter(METRICS[task.kind]))
+
+
 MOVED = 0.3  # how far a label moves towards a teacher that has the whole share
 
 
-def teacher_shares(
-    teacher: Sequence[FloatArray | None], network: Sequence[FloatArray], y: FloatArray
-) -> list[float | None]:
-    """Choose the teacher's share for each task, see `stacking_share`.
-
-    Args:
-        teacher: its predictions for molecules that it has not seen, by task; None where it has
-            none.
-        network: the network's predictions for these molecules, by task.
-        y: the labels (n, tasks), NaN where one is missing.
-    """
-    return [
-        None if by_teacher is None else stacking_share(by_teacher, by_network, labels)
-        for by_teacher, by_network, labels in zip(teacher, network, y.T, strict=True)
-    ]
-
-
-def joint_readings(
-    teacher: Sequence[FloatArray | None],
-    network: Sequence[FloatArray],
-    shares: Sequence[float | None],
-) -> list[FloatArray]:
-    """Return s teacher + (1 - s) network by task, and the network's where the teacher has none.
-
-    Args:
-        teacher: its predictions for some molecules, by task; None where it has none.
-        network: the network's predictions, by task.
-        shares: the teacher's share s, by task; None for a task without a teacher.
-    """
-    joint = []
-    for by_teacher, by_network, share in zip(teacher, network, shares, strict=True):
-        if by_teacher is None or share is None:
-            joint.append(by_network)
-        else:
-            mixed = share * by_teacher + (1 - share) * by_network
-            joint.append(np.where(np.isnan(mixed), by_network, mixed))
-    return joint
-
-
-def shares_text(shares: Mapping[str, float | None]) -> str:
-    """List the teacher's share for every task, even if it is 0."""
-    return ", ".join(
-        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
-        for name, share in shares.items()
-    )
-
-
-def joint_labels(
-    teacher: Sequence[FloatArray | None],
-    network: Sequence[FloatArray],
-    shares: Sequence[float | None],
-    seed: int,
-) -> FloatArray:
-    """Label molecules by teacher and network together, (m, tasks), NaN without a teacher.
-
-    Args:
-        teacher: its predictions for the molecules, by task; None where it has none.
-        network: the network's predictions, by task.
-        shares: the teacher's share, by task.
-        seed: seed of the classes that are drawn, see `soft_labels`.
-    """
-    joint = zip(joint_readings(teacher, network, shares), shares, strict=True)
-    columns = [
-        np.full(len(readings), np.nan) if share is None else soft_labels(readings, seed)
-        for readings, share in joint
-    ]
-    return np.stack(columns, axis=1)
-
-
-def labels_with_teacher(
-    y: FloatArray,
-    left_out: Sequence[FloatArray | None],
-    shares: Sequence[float | None],
-    taught: FloatArray,
-) -> FloatArray:
-    """Return the training labels moved towards the teacher, (m, tasks).
-
-    Args:
-        y: the measured labels (m, tasks), NaN where one is missing.
-        left_out: the teacher's predictions without the label, by task; None where it has none.
-        shares: the teacher's share, by task.
-        taught: labels by teacher and network (m, tasks), which fill the gaps.
-    """
-    columns = [
-        labels if by_teacher is None or share is None else mixed_labels(labels, by_teacher, share)
-        for labels, by_teacher, share in zip(y.T, left_out, shares, strict=True)
-    ]
-    mixed = np.stack(columns, axis=1)
-    return np.where(np.isnan(mixed), taught, mixed)
-
-
-def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> float:
+def stacking_share(teacher: FloatArray | None, network: FloatArray, y: FloatArray) -> float | None:
     """Find the teacher's share s in s teacher + (1 - s) network with the least squared error.
 
     This is stacking with non-negative weights that sum to 1 (Breiman 1996). Predictions are
-    readings (n,) or (n, C) for labels y (n,), NaN where one is missing. With fewer than 20 labels
-    of molecules that the teacher predicts, s is one half.
+    readings (n,) or (n, C) of molecules that neither has seen, for labels y (n,) of one task, NaN
+    where one is missing. With fewer than 20 labels of molecules that the teacher predicts, s is
+    one half. Without a teacher it is None.
     """
+    if teacher is None:
+        return None
     labelled = comparable(teacher, y)
     if labelled.sum() < MIN_LABELS:
         return 0.5
@@ -327,12 +251,35 @@ def stacking_share(teacher: FloatArray, network: FloatArray, y: FloatArray) -> f
     return float(np.clip(((truth - network) * difference).sum() / total, 0, 1)) if total else 0.5
 
 
-def mixed_labels(y: FloatArray, left_out: FloatArray, share: float) -> FloatArray:
+def joint_readings(
+    teacher: FloatArray | None, network: FloatArray, share: float | None
+) -> FloatArray:
+    """Return s teacher + (1 - s) network for a task, or the network's where the teacher has none.
+
+    The share s is None for a task without a teacher.
+    """
+    if teacher is None or share is None:
+        return network
+    mixed = share * teacher + (1 - share) * network
+    return np.where(np.isnan(mixed), network, mixed)
+
+
+def shares_text(shares: Mapping[str, float | None]) -> str:
+    """List the teacher's share for every task, even if it is 0."""
+    return ", ".join(
+        f"{name} " + ("none (too few labels)" if share is None else f"{share:.2f}")
+        for name, share in shares.items()
+    )
+
+
+def mixed_labels(y: FloatArray, left_out: FloatArray | None, share: float | None) -> FloatArray:
     """Mix training labels y (n,) with the teacher's predictions without them.
 
     The result is (1 - 0.3 s) y + 0.3 s t for the teacher's share s and its prediction t. It is y
-    where t is missing.
+    where t is missing, and for a task without a teacher.
     """
+    if left_out is None or share is None:
+        return y
     weight = MOVED * share
     mixed = (1 - weight) * y + weight * left_out
     return np.where(np.isnan(mixed), y, mixed)

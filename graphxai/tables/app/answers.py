@@ -156,6 +156,7 @@ class Body:
 
 
 Answer = Callable[[OfferedModels, Body], Any]
+SEARCH = "suggest"  # the request that is answered step by step
 
 
 def suggested(models: OfferedModels, body: Body) -> Iterator[dict[str, Any]]:
@@ -259,3 +260,13 @@ ANSWERS: dict[str, Answer] = {
     "editor": lambda models, body: {"text": text_of(EDITOR)},
     "export": _export,
 }
+
+
+def steps_of(models: OfferedModels, name: str, body: Body) -> Iterator[Any]:
+    """Yield what answers a request: the steps of a search, or else a single value."""
+    if name == SEARCH:
+        yield from suggested(models, body)
+    elif name in ANSWERS:
+        yield ANSWERS[name](models, body)
+    else:
+        raise ValueError(f"there is no request {name!r}.")

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from graphxai.chemistry.desirability import PropertyProfile
-from graphxai.chemistry.judged_exchanges import judged_tables
 from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.chemistry.search.changed_molecules import Counterfactual, ProfileCounterfactual
 from graphxai.chemistry.search.counterfactual_results import Counterfactuals, ProfileCounterfactuals
 from graphxai.chemistry.search.counterfactuals import search
+from graphxai.chemistry.table_changes import judged_tables
 from graphxai.contract.target import Target
 from graphxai.explanation.api import predict
 from graphxai.explanation.compute.models import ModelPanel
@@ -98,7 +98,8 @@ def suggestions(
     """
     read(smiles)
     options: dict[str, Any] = {"keep": list(locked), "predictions": PREDICTIONS, "sure": sure}
-    for results in search(models, smiles, towards, n, **options):
+    for _, best in search(models, smiles, towards, n, **options):
+        results = best()
         yield _suggested(results, label_of(target))
     if tables := measured():
         compared = {name: table for name, table in tables.items() if table.values}

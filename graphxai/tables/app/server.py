@@ -46,10 +46,11 @@ from .answers import (
     LARGEST,
     LARGEST_FILE,
     LONGEST,
+    SEARCH,
     Body,
     OfferedModels,
     reason,
-    suggested,
+    steps_of,
 )
 from .guard import Guard, PublicAddress
 from .page import EDITOR, STYLE, filled, text_of, view_script
@@ -77,33 +78,25 @@ def application(
         return Response(text_of(EDITOR), media_type="text/javascript")
 
     async def answer(request: Request) -> Response:
-        work = ANSWERS.get(request.path_params["name"])
-        if work is None:
+        name = request.path_params["name"]
+        if name not in (*ANSWERS, SEARCH):
             raise HTTPException(404)
         try:
-            most = 2 * LARGEST_FILE if request.path_params["name"] == "read" else LARGEST
-            result = await _in_turn(turn, request, work, models, await _body(request, most))
+            most = 2 * LARGEST_FILE if name == "read" else LARGEST
+            steps = steps_of(models, name, await _body(request, most))
+            first = await _in_turn(turn, request, next, steps)
         except HTTPException:
             raise
         except Exception as error:  # RDKit raises errors of any type
             return _failed(error)
-        return JSONResponse(result)
-
-    async def suggest(request: Request) -> Response:
-        try:
-            steps = suggested(models, await _body(request))
-            first = await _in_turn(turn, request, next, steps)
-        except HTTPException:
-            raise
-        except Exception as error:
-            return _failed(error)
+        if name != SEARCH:
+            return JSONResponse(first)
         lines = lines_of(turn, request, first, steps)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     routes = [
         Route("/", page),
         Route(f"/{EDITOR}", editor),
-        Route("/api/suggest", suggest, methods=["POST"]),
         Route("/api/{name}", answer, methods=["POST"]),
     ]
     handlers: Any = {HTTPException: _refused}

@@ -26,7 +26,7 @@ from graphxai.explanation.labelled import TaskPredictions
 from graphxai.explanation.result import image_html
 from graphxai.runtime.progress import in_kernel
 
-from .answers import ANSWERS, EXPECTED, Body, OfferedModels, reason, suggested
+from .answers import EXPECTED, Body, OfferedModels, reason, steps_of
 from .page import STYLE, filled, read, text_of, view_script
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ class Explorer(anywidget.AnyWidget):
         """Send what a request yields as it comes, from this thread, as kernels expect."""
         loop = asyncio.get_running_loop()
         try:
-            steps = _steps(self._models, name, fields)
+            body = Body(fields if isinstance(fields, dict) else {})
+            is_answer = name != "program"
+            steps = steps_of(self._models, name, body) if is_answer else iter([PROGRAM])
             while (
                 value := await loop.run_in_executor(TURNS, self._next, number, steps)
             ) is not None:
@@ -176,18 +178,6 @@ class Explorer(anywidget.AnyWidget):
 
     def _next(self, number: str, steps: Iterator[Any]) -> Any:
         return next(steps, None) if number in self._wanted else None
-
-
-def _steps(models: OfferedModels, name: str, fields: Any) -> Iterator[Any]:
-    body = Body(fields if isinstance(fields, dict) else {})
-    if name == "suggest":
-        yield from suggested(models, body)
-    elif name == "program":
-        yield PROGRAM
-    elif name in ANSWERS:
-        yield ANSWERS[name](models, body)
-    else:
-        raise ValueError(f"there is no request {name!r}.")
 
 
 def _start(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":

@@ -12,6 +12,7 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from itertools import chain, islice
@@ -44,7 +45,7 @@ from graphxai.tables.settings import LARGEST_TABLE, SMOOTH, ReportSettings
 
 from .cards import in_full, make_cards
 from .contents import model_card, page_data
-from .full_cards import FullCardSettings, make_full_cards, measurements_of
+from .full_cards import make_full_cards, measurements_of
 from .molecules import ReportSource, note_on_other_tasks, report_source
 from .properties import CardSettings
 from .structure_activity import StructureActivity
@@ -165,9 +166,12 @@ def report(
             towards = settings.towards
             name = read_goal(first, towards).of.name if towards else explained
             measured = measured.get(name) or next(iter(measured.values()), None)
-    count = max(0, settings.counterfactuals)
-    full_settings = FullCardSettings(how, methods, count, settings.towards, measured)
-    full = make_full_cards(full_settings, cards, chosen, workers, progress)
+    wished: dict[str, Any] = {
+        "counterfactuals": max(0, settings.counterfactuals),
+        "towards": settings.towards,
+    }
+    fully = replace(how, compared=methods, measured=measured, **wished)
+    full = make_full_cards(fully, cards, chosen, workers, progress)
     for place, record in enumerate(cards.records):
         content = full.contents.get(place, {})
         level = content["trust"]["level"] if content else record["level"]

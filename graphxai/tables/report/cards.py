@@ -35,9 +35,8 @@ from graphxai.tables.drawing import drawing
 from graphxai.tables.settings import SMOOTH
 from graphxai.visualization.grid import aligned_series
 
-from .molecules import ReportRow, ReportSource
+from .molecules import ReportRow, ReportSource, Spool
 from .properties import CardSettings, predictions_of_cards
-from .spool import Spool
 
 CHUNK = 64  # how many molecules are read and explained at a time
 LONGEST_QUOTE = 200  # how many characters are shown of a SMILES that was left out

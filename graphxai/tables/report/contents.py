@@ -13,7 +13,7 @@ from rdkit import Chem
 
 from graphxai.chemistry.fragment_table import FragmentTable
 from graphxai.chemistry.schemes import divided_line
-from graphxai.contract.held_out_score import held_out_score
+from graphxai.contract.prediction_metrics import held_out_score
 from graphxai.datasets.fingerprints import BitTable, ecfp4_bits, packed_bits
 from graphxai.evaluation.trust.signs import score_sign
 from graphxai.evaluation.trust.trust import RULE

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -48,24 +48,6 @@ MOST_ACCOUNTED = 3_000  # carriers of a process, whose kernel then takes a few s
 MOLECULES_AT_A_TIME = 16  # how many full cards a process makes at a time
 
 
-@dataclass(frozen=True)
-class FullCardSettings:
-    """The settings of full cards.
-
-    Attributes:
-        compared: the methods to show beside the report's method.
-        towards: what the model should predict for counterfactuals, or None for a default.
-        measured: the table's measured values, or None; for changes that lead to the goal of several
-            models, those of each property.
-    """
-
-    card: CardSettings
-    compared: tuple[str, ...]
-    counterfactuals: int = 0
-    towards: str | None = None
-    measured: Measurements | Mapping[str, Measurements] | None = None
-
-
 class FullCards(NamedTuple):
     """What the full cards add to the page.
 
@@ -90,7 +72,7 @@ class _Chosen(NamedTuple):
 
 
 def make_full_cards(
-    settings: FullCardSettings,
+    settings: CardSettings,
     cards: Cards,
     chosen: Mapping[int, str],
     workers: int | None,
@@ -127,9 +109,9 @@ def make_full_cards(
     return full
 
 
-def _full_cards_of(settings: FullCardSettings, chosen: Sequence[_Chosen]) -> FullCards:
+def _full_cards_of(settings: CardSettings, chosen: Sequence[_Chosen]) -> FullCards:
     """Compare methods and measure every sign of trust, here or in another process."""
-    model, target, explainer = settings.card.model, settings.card.target, settings.card.explainer
+    model, target, explainer = settings.model, settings.target, settings.explainer
     explanations = {item.place: item.explanation for item in chosen}
     with one_thread():
         values = prepare_all(model, [item.row.value for item in chosen])
@@ -176,37 +158,36 @@ def measurements_of(
     return tables
 
 
-def _changes(settings: FullCardSettings, explanation: Explanation) -> dict[str, Any]:
+def _changes(settings: CardSettings, explanation: Explanation) -> dict[str, Any]:
     """Return what a card shows of counterfactuals, for one goal or for the goal of all models.
 
     Counterfactuals are explained in the same way as the molecule, so that their colours can be
     compared. A sentence sums up what the search returned, or says which error it met.
     """
-    card = settings.card
-    models: Any = list(card.panel.models) if card.goal else card.model
-    asked = card.goal or settings.towards or default_goal(explanation.prediction)
+    models: Any = list(settings.panel.models) if settings.goal else settings.model
+    asked = settings.goal or settings.towards or default_goal(explanation.prediction)
     options: dict[str, Any] = {"predictions": PREDICTIONS, "measured": settings.measured or None}
     try:
-        if not card.goal:
-            goal = read_goal(card.model, asked)
+        if not settings.goal:
+            goal = read_goal(settings.model, asked)
             name = goal.of.task.name
             if any(p.task == name and goal.distance(p) > 0 for p in explanation.predictions):
                 return {"summary": f"It is {goal.aim} already.", "found": []}
         n, mol = settings.counterfactuals, explanation.atoms()
         results = counterfactuals(models, mol, asked, n, progress=False, **options)
-        pictures = _explained(card, explanation, [change.smiles for change in results])
+        pictures = _explained(settings, explanation, [change.smiles for change in results])
         cards = [
             (
-                _facts(change, results.goal, card.level)
+                _facts(change, results.goal, settings.level)
                 if isinstance(change, Counterfactual)
-                else _joint_facts(change, card.level)
+                else _joint_facts(change, settings.level)
             )
             | picture
             for change, picture in zip(results, pictures, strict=True)
         ]
     except Exception as error:  # RDKit raises errors of any type
         return {"summary": f"None found towards {asked}: {error}", "found": []}
-    towards = asked if card.goal else results.goal.aim
+    towards = asked if settings.goal else results.goal.aim
     return {"summary": f"Towards {towards}: {results.summary}.", "found": cards}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphxai.chemistry.desirability import PropertyProfile
+from graphxai.chemistry.measurements import Measurements
 from graphxai.chemistry.profile_text import read_profile
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.tasks import Task
@@ -39,6 +40,11 @@ class CardSettings:
         level: how often the predictions' intervals and sets of classes should hold.
         several: whether the page shows the properties of all models.
         goal: what is wished for them, as it was written, or "".
+        compared: the methods that a full card shows beside the report's method.
+        counterfactuals: how many changes a full card shows.
+        towards: what the model should predict for these, or None for a default.
+        measured: the table's measured values, or None; for changes that lead to the goal of several
+            models, those of each property.
     """
 
     panel: ModelPanel
@@ -48,6 +54,10 @@ class CardSettings:
     level: float
     several: bool = False
     goal: str = ""
+    compared: tuple[str, ...] = ()
+    counterfactuals: int = 0
+    towards: str | None = None
+    measured: Measurements | Mapping[str, Measurements] | None = None
 
     @property
     def model(self) -> Model:

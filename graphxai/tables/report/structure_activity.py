@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -10,24 +11,25 @@ import numpy as np
 from rdkit import Chem
 
 from graphxai.chemistry.free_wilson import FreeWilson, fitted_series, group_number
-from graphxai.chemistry.judged_exchanges import PredictionsOf
 from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
 from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
     MeasuredExchange,
+    PredictionsOf,
     changes_among,
-    common_cores,
     rgroups,
 )
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import prediction_facts, rounded
 from graphxai.tables.drawing import drawing_of
+from graphxai.visualization.grid import scaffold
 
 MOST_EXCHANGES = 150  # how many exchanges of each measured value a page lists
 MOST_PAIRS = 6  # how many pairs are listed for an exchange
 MOST_CORES = 5  # for how many cores a page has a table of R-groups
+SMALLEST_SERIES = 4  # compounds with a common core
 MOST_ROWS = 300  # how many compounds a table of R-groups has
 
 
@@ -209,3 +211,19 @@ def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
 def _drawn(smiles: str) -> dict[str, Any] | None:
     draw = drawing_of(smiles)
     return None if draw is None else draw | {"part": True}
+
+
+def common_cores(molecules: Sequence[Chem.Mol], most: int) -> dict[str, list[int]]:
+    """Return the cores that most molecules have, each with the positions of its molecules.
+
+    A core is the ring systems of a molecule and what links them (Bemis 1996). At least
+    `SMALLEST_SERIES` molecules must have it.
+    """
+    scaffolds = [scaffold(mol) for mol in molecules]
+    counts = Counter(filter(None, scaffolds))
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return {
+        core: [k for k, of_molecule in enumerate(scaffolds) if of_molecule == core]
+        for core, count in ranked[:most]
+        if count >= SMALLEST_SERIES
+    }

@@ -1,7 +1,8 @@
 """Pre-train on the structures of molecules, without a single measurement: the weights `molecules`.
 
-The network learns what can be computed from a structure: which atom environments a molecule
-contains, and its descriptors. The checkpoint keeps the read-outs of the descriptors alone.
+The call on the card of the weights repeats them. The network learns what can be computed from a
+structure: which atom environments a molecule contains, and its descriptors. The checkpoint keeps
+the read-outs of the descriptors alone.
 """
 
 from __future__ import annotations
@@ -204,6 +205,8 @@ Targets, all computed from the structure:
 {settings.learning_rate:g}, cosine, no dropout, seed {settings.seed}.
 
     {command}
+
+The function is in `benchmarks/pretraining.py`.
 """
 
 
