@@ -66,6 +66,15 @@ class TaskSet:
 
     tasks: tuple[Task, ...]
 
+    def __post_init__(self) -> None:
+        tasks = tuple(t if isinstance(t, Task) else Task(**t) for t in self.tasks)
+        object.__setattr__(self, "tasks", tasks)
+        if not tasks:
+            raise ValueError("tasks is empty: give at least one task.")
+        names = [task.name for task in tasks]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two tasks have the same name, {twice!r}: give each its own.")
+
     @property
     def num_outputs(self) -> int:
         """The number of output columns of all tasks together."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from graphxai.explainers.passes import outputs_without_nodes
+from graphxai.explainers.wrapped import said_of_probabilities
 from graphxai.wrapping.model_checks import advice_on
 from graphxai.wrapping.ties import CHOICE, orders_entries
 
@@ -142,6 +143,11 @@ def _notes(model: Any, batch: Any) -> Iterator[tuple[str, str]]:
     yield "batches", _on_batches(model, batch)
     yield "empty graph", _on_empty_graphs(model, batch)
     checks = getattr(model, "checks", None)
+    if checks is not None:
+        with torch.no_grad():
+            outputs = model(batch).reshape(-1, model.config.num_outputs)
+        if said := said_of_probabilities(model, batch, outputs):
+            yield "outputs", said.rstrip(".")
     if checks is None:
         average = getattr(model.config, "ties", "average") == "average"
         chosen = "one of several equally short paths is taken, by the order of the nodes"

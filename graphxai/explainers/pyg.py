@@ -9,7 +9,6 @@ Every registered explainer is an `ExplainerAlgorithm` under the name of its clas
 and `from_pyg(GNNExplainer())` is an explainer of this toolkit.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -23,14 +22,14 @@ from torch_geometric.explain.config import MaskType, ModelMode, ModelTaskLevel
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.model import evaluating
 from graphxai.wrapping import WrappedModel, wrap
+from graphxai.wrapping.chosen import NODE_COLUMN
 from graphxai.wrapping.one_at_a_time import PaddingCheck
 
 from . import REGISTRY, Attribution, Explainer, get_explainer
 from .pyg_explainer import PygExplainer, from_pyg
 from .pyg_graphs import COUNTED, PygCall, SingleGraphModel, check_split, split
 
-# The attribute of a node or a graph that holds the output column to explain, or -1.
-NODE_COLUMN, GRAPH_COLUMN = "graphxai_node_column", "graphxai_graph_column"
+GRAPH_COLUMN = "graphxai_graph_column"  # the output to explain of a graph, or -1
 
 
 __all__ = ["Algorithm", "PygExplainer", "from_pyg"]
@@ -95,11 +94,6 @@ class Algorithm(ExplainerAlgorithm):
         if len(graphs) > 1 and uncertain:
             with evaluating(wrapped):
                 check_split(wrapped, batch, whole, kwargs["batch"], uncertain)
-        if NODE_COLUMN in whole:
-            asked = torch.zeros_like(batch.mask).masked_scatter(
-                batch.mask, batch.graphs[NODE_COLUMN] >= 0
-            )
-            batch = replace(batch, readout=asked / asked.sum(-1, keepdim=True).clamp(min=1))
         edges = self._inputs_of_edges(whole)
         attribution = self.explainer.attribute(wrapped, batch, wrt=("x", *edges))
         edge_mask = self._edge_mask(attribution, edges, whole, kwargs.get("batch"))

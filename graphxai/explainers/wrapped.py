@@ -150,8 +150,9 @@ def checked_outputs(model: Any, batch: Any, outputs: Tensor, method: str) -> Ten
 
     A pass that is recorded and runs again need not overflow where the model does, as in a softmax
     written as exp(x) / sum(exp(x)). Neither need PyTorch's attention for gradients with huge
-    inputs. Warns as `warn_if_outputs_differ` does.
+    inputs. Warns as `warn_of_probabilities` and `warn_if_outputs_differ` do.
     """
+    warn_of_probabilities(model, batch, outputs)
     memory = getattr(model, "memory", None)
     noted = set() if memory is None else memory.noted_passes()
     if noted != {True}:
@@ -292,3 +293,61 @@ def refuse_untraceable(
         " Let the model compute with dense tensors of real numbers there, or explain it by a method"
         " that only hides nodes, such as 'occlusion'."
     ) from error
+
+
+# -- whether a model returns logits ----------------------------------------------------------------
+
+# Operations whose results are as they were, in another place or shape
+MOVES = {
+    *("Alias", "AsStrided", "Cat", "Clone", "Expand", "Gather", "Index", "IndexAdd", "IndexSelect"),
+    *("Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "Stack", "T", "ToCopy"),
+    *("Transpose", "UnsafeView", "Unsqueeze", "View"),
+}
+_returns_probabilities: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
+
+
+def warn_of_probabilities(model: Any, batch: Any, outputs: Tensor) -> None:
+    """Warn, once for each wrapped model, if its outputs (B, C) for classes are probabilities."""
+    known = model.module in _returns_probabilities
+    if not known and (said := said_of_probabilities(model, batch, outputs)):
+        warn(said, stacklevel=4)
+
+
+def said_of_probabilities(model: Any, batch: Any, outputs: Tensor) -> str:
+    """Say what to do about outputs (B, C) that are probabilities of classes; "" for logits.
+
+    They lie between 0 and 1, and the last operation of the model is a sigmoid or softmax.
+    """
+    if not getattr(getattr(model, "settings", None), "has_gradients", False):
+        return ""
+    of_tasks = zip(model.config.tasks, model.config.columns, strict=True)
+    of_classes = [outputs[:, columns] for task, columns in of_tasks if task.kind != "regression"]
+    if not any(bool(((values >= 0) & (values <= 1)).all()) for values in of_classes):
+        return ""
+    if model.module not in _returns_probabilities:
+        from graphxai.wrapping.model_checks import without_traces  # needs PyG
+
+        found = without_traces(_ends_in_probabilities, model, batch)
+        _returns_probabilities[model.module] = bool(found)
+    if not _returns_probabilities[model.module]:
+        return ""
+    return (
+        f"{type(model.module).__name__} ends in a sigmoid or softmax, so it returns probabilities,"
+        " which are read as logits here: a 0 counts as 50 %. Let forward return what enters that"
+        " operation, or give wrap a forward= that does."
+    )
+
+
+def _ends_in_probabilities(model: Any, batch: Any) -> bool:
+    """Return whether the outputs of the largest graph come from a sigmoid or softmax."""
+    single = batch.of_rows(int(batch.num_nodes.argmax()))
+    with model.evaluating():
+        todo = [model.encode(model.embed(single).detach().requires_grad_(), single).grad_fn]
+    while todo:
+        node = todo.pop()
+        name = "" if node is None else node.name().split("Backward")[0]
+        if name in ("Sigmoid", "Softmax"):
+            return True
+        if name in MOVES:
+            todo += [before for before, _ in node.next_functions]
+    return False

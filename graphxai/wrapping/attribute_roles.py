@@ -24,6 +24,7 @@ NODES, EDGES, PAIRS = "nodes", "edge_index", "pairs"  # groups. The name of an i
 EVIDENCE = 64  # how many graphs decide what an attribute belongs to
 
 OF_NODES = {"x", "mask", "pos", "z", "batch", "pe", "node", "feat", "tf", "id", "degree", "deg"}
+OF_NODES |= {"atom"}  # as in the graphs of `estimators`
 OF_EDGES = {"bond", "bonds", "link", "links", "relation", "relations"}
 OF_GRAPHS = {"y", "u", "graph", "global", "target", "label"}
 OF_PAIRS = {"adj", "adjacency", "bias", "dist", "distance", "distances", "matrix", "spd", "path"}

@@ -17,7 +17,7 @@ from graphxai.contract.structure import IntArray, shortest_paths
 from graphxai.engine.request import NodeLayout
 
 from .attribute_roles import attribute_roles
-from .chosen import nodes_asked
+from .chosen import nodes_asked, nodes_read
 from .subgraphs import restricted, same_without_nodes
 
 # Attributes that do not count as further inputs.
@@ -37,8 +37,6 @@ class WrappedBatch:
         graphs: the PyG batch, for models of graphs.
         dense: the model's input (B, ...), for models of tokens.
         has_graph_token: whether the model's sequence begins with a graph token.
-        readout (B, N): without a graph token, the weights with which nodes enter the output.
-            Methods that follow attention start from them.
         singles: the graphs one by one.
         leaves: the attributes of the graphs that are explained, as tensors that require a
             gradient.
@@ -52,16 +50,10 @@ class WrappedBatch:
     graphs: Batch | None = None
     dense: Tensor | None = None
     has_graph_token: bool = False
-    readout: Tensor | None = None
     singles: tuple[Data, ...] = ()
     leaves: Mapping[str, Tensor] = field(default_factory=dict)
     message_layers: int = 1
     read: Collection[str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.readout is None and not self.has_graph_token:
-            mean = self.mask.float() / self.mask.sum(-1, keepdim=True).clamp(min=1)
-            object.__setattr__(self, "readout", mean)
 
     def __len__(self) -> int:
         return self.mask.shape[0]
@@ -76,10 +68,23 @@ class WrappedBatch:
         """The number of nodes for which each graph asks, with outputs next to each other."""
         return 1 if self.graphs is None else len(nodes_asked(self.graphs))
 
+    @property
+    def readout(self) -> Tensor | None:
+        """The weights (B, N) of nodes in the output, or None if there is a graph token.
+
+        Methods that follow attention start from them. All nodes weigh the same, or those that are
+        explained: one node, or both of a pair.
+        """
+        if self.has_graph_token:
+            return None
+        read = None if self.graphs is None else nodes_read(self.graphs)
+        places = self.mask if read is None else self.mask.masked_scatter(self.mask, read)
+        return places.float() / places.sum(-1, keepdim=True).clamp(min=1)
+
     def contents(self) -> tuple[Any, ...]:
         """Return everything that makes up the batch. Batches with equal contents are alike."""
         graphs = () if self.graphs is None else sorted(self.graphs.to_dict().items())
-        return self.has_graph_token, self.mask, self.readout, self.dense, *chain(*graphs)
+        return self.has_graph_token, self.mask, self.dense, *chain(*graphs)
 
     def distances(self) -> list[IntArray]:
         """Return the distances (n, n) between the nodes of each input, -1 if there is no path.
@@ -113,15 +118,11 @@ class WrappedBatch:
         return Data(dense=values, num_nodes=n)
 
     def of_rows(self, *rows: int) -> "WrappedBatch":
-        """Make a batch of some of the inputs, with their readout weights."""
+        """Make a batch of some of the inputs."""
         data = [self.data_of(row) for row in rows]
         if self.graphs is not None:
-            batch = collate_graphs(data, read=self.read)
-        else:
-            batch = collate_tokens(data, None, self.has_graph_token)
-        if self.readout is None:
-            return batch
-        return replace(batch, readout=self.readout[list(rows), : batch.mask.shape[1]])
+            return collate_graphs(data, read=self.read)
+        return collate_tokens(data, None, self.has_graph_token)
 
     def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
         """Return the batch with gradients at these attributes of its graphs.
@@ -222,7 +223,7 @@ class WrappedBatch:
             return self
         wide: dict[str, Any] = {
             name: torch.cat([getattr(self, name)] * times)
-            for name in ("mask", "x", "num_nodes", "dense", "readout")
+            for name in ("mask", "x", "num_nodes", "dense")
             if getattr(self, name) is not None
         }
         if self.graphs is not None:

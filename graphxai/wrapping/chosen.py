@@ -17,6 +17,7 @@ from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, NodesAsked, as_list
 
 TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
 PAIR = "explained_pair_index"  # the two nodes (2, 1), which PyG renumbers in a batch like edges
+NODE_COLUMN = "graphxai_node_column"  # in a call by PyG, the output to explain of a node, or -1
 LINKS = "edge_label_index"  # PyG's name for the pairs that a model of links should score
 PAIR_IS_IGNORED = (
     f"pair= is for models that read {LINKS!r}, or that return a score for each pair of nodes,"
@@ -127,6 +128,19 @@ def chosen_nodes(graph: Data | Mapping[str, Any]) -> list[int]:
         return list(pair.flatten().tolist())
     nodes = graph.get(EXPLAINED_NODE)
     return [] if nodes is None else list((nodes == 2).nonzero()[:, 0].tolist())
+
+
+def nodes_read(graphs: Any) -> Tensor | None:
+    """Return True at the nodes (n,) of a batch whose rows make up the outputs, or None for all."""
+    if NODE_COLUMN in graphs:
+        return torch.as_tensor(graphs[NODE_COLUMN] >= 0)
+    if EXPLAINED_NODE in graphs:
+        return torch.as_tensor(graphs[EXPLAINED_NODE] > 1)
+    if PAIR in graphs:
+        return graphs.batch.new_zeros(len(graphs.batch), dtype=torch.bool).index_fill(
+            0, graphs[PAIR].flatten(), True
+        )
+    return None
 
 
 def named_nodes(graph: Data, attributes: Collection[str] | None) -> list[int]:

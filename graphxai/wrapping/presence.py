@@ -63,7 +63,7 @@ class PresencePass:
     def outputs(self, present: Tensor) -> Tensor:
         """Return the outputs (B, C) with only the present nodes (B, N)."""
         with torch.no_grad():
-            outputs = self.plan.outputs(self._presence(present))
+            outputs = self._run(self._presence(present))
         self._compare(outputs, present)
         hidden = (self.explained & ~present).any(-1, keepdim=True)
         return outputs.masked_fill(hidden, 0.0)
@@ -83,7 +83,7 @@ class PresencePass:
         """
         with torch.enable_grad():
             presence = self._presence(present).requires_grad_()
-            outputs = self.plan.outputs(presence)
+            outputs = self._run(presence)
             at_coalition = value(outputs)
             (gradient,) = torch.autograd.grad(at_coalition.sum(), presence)
         outputs, at_coalition = outputs.detach(), at_coalition.detach()
@@ -91,6 +91,19 @@ class PresencePass:
         of_nodes = gradient[:, 1:].masked_fill(~self.mask, 0.0).nan_to_num(0.0, 0.0, 0.0)
         whole = (at_coalition - value(torch.zeros_like(outputs)))[:, None]
         return at_coalition, torch.where(self.explained, whole.to(of_nodes), of_nodes)
+
+    def _run(self, presence: Tensor) -> Tensor:
+        """Return the outputs (B, C) of the recorded pass with these presences (B, T)."""
+        try:
+            return self.plan.outputs(presence)
+        except (IndexError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise NotGated(
+                f"{self.name} combines nodes in a way that cannot leave some out: where nodes are"
+                " absent, others remain, as after a pooling that drops nodes (TopKPooling,"
+                " SAGPooling); 'order_marginals', 'occlusion' and 'lrp' do not need this"
+            ) from error
 
     def _presence(self, present: Tensor) -> Tensor:
         """Return the presence (B, T) of every token.

@@ -59,14 +59,18 @@ def wrap(
     A fitted estimator with scikit-learn's methods, such as a forest on fingerprints, takes SMILES.
     `featurize` computes the features of an RDKit molecule, and may be left out if the estimator
     takes molecules itself. Methods that hide atoms explain it: an atom is hidden as a dummy atom,
-    and the features are computed again. It takes `tasks` or `task` and `classes`, and `name`.
+    and the features are computed again. It takes `tasks` or `task` and `classes`, and `name`. Its
+    own classes keep their columns in whatever order they are given; other names replace them in
+    order. A classifier without probabilities is explained by its `decision_function`, and what is
+    then shown as a probability is not calibrated.
 
     A function of a SMILES is explained likewise, where `*` is a hidden atom. It returns a value, or
     with `kind="binary"` the probability of the second class. `learned_from` tells a model its
     training set and its errors.
 
     Without a graph token, column 0 of tokens and relevance is zero, and methods that follow
-    attention start from the mean over nodes.
+    attention start from the mean over nodes. If `node=` or `pair=` chooses what to explain, they
+    start from this node, or from the mean over both of the pair.
 
     When a node is hidden (`keep`), it is removed from the graph with its edges, and from other
     indices and matrices over pairs (see `wrapping.subgraphs`). So it enters no message, attention

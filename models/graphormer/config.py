@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from graphxai.contract.tasks import Task, TaskSet
+from graphxai.contract.tasks import TaskSet
 from graphxai.datasets.as_given import Isomers, Standardisation
 
 MAX_ROWS = 1 << 15  # codes of the structural bias are 16-bit integers
@@ -90,16 +90,11 @@ class GraphormerConfig(TaskSet):
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tasks = tuple(t if isinstance(t, Task) else Task(**t) for t in self.tasks)
-        object.__setattr__(self, "tasks", tasks)
+        super().__post_init__()
         for name in (
             "node_cardinalities", "node_feature_names", "edge_cardinalities", *STANDARDISING
         ):  # fmt: skip
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not tasks:
-            raise ValueError("tasks is empty: give at least one task.")
-        if len({task.name for task in tasks}) < len(tasks):
-            raise ValueError("two tasks have the same name.")
         self._check_types()
         self._check_sizes()
         if self.hidden_dim % self.num_heads:
@@ -128,7 +123,7 @@ class GraphormerConfig(TaskSet):
             if (value := getattr(self, name)) not in ways:
                 text = f"{', '.join(map(repr, ways[:-1]))} or {ways[-1]!r}"
                 raise ValueError(f"{name} must be {text}, not {value!r}.")
-        if self.symmetric and any(task.kind != "regression" for task in tasks):
+        if self.symmetric and any(task.kind != "regression" for task in self.tasks):
             raise ValueError("symmetric is for values, not for classes.")
 
     @property

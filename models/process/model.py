@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from graphxai.contract.inputs import Input, prepare_for
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import NoAttentionError, Origin, ShownModel
-from graphxai.contract.tasks import Task, TaskSet
+from graphxai.contract.tasks import TaskSet
 from graphxai.datasets.as_given import AS_DRAWN, Standardisation
 from graphxai.datasets.fingerprints import COUNTS, KINDS, similarity
 from graphxai.rules import conservative as rules
@@ -64,14 +64,11 @@ class ProcessConfig(TaskSet):
     level = "graph"
 
     def __post_init__(self) -> None:
-        tasks = tuple(t if isinstance(t, Task) else Task(**t) for t in self.tasks)
-        object.__setattr__(self, "tasks", tasks)
-        if not tasks or len({task.name for task in tasks}) < len(tasks):
-            raise ValueError("a process needs at least one task, and each needs its own name.")
+        super().__post_init__()
         if type(self.carriers) is not int or self.carriers < 1:
             raise ValueError(f"carriers must be at least 1, not {self.carriers!r}.")
         object.__setattr__(self, "noise", tuple(map(float, self.noise)))
-        if len(self.noise) not in (0, len(tasks)) or not all(n > 0 for n in self.noise):
+        if len(self.noise) not in (0, len(self.tasks)) or not all(n > 0 for n in self.noise):
             raise ValueError(f"noise must be a positive number for each task, not {self.noise}.")
         if self.standardise not in get_args(Standardisation):
             ways = ", ".join(map(repr, get_args(Standardisation)))

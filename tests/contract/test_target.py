@@ -4,7 +4,9 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
+import graphxai as gx
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task, TaskSet
 
@@ -61,3 +63,11 @@ def test_an_unknown_name_lists_tasks_and_classes():
 def test_a_difference_of_two_classes_stays_a_difference():
     resolved = Target(("sweet", "sour")).resolve(TASKS, OUTPUTS)
     assert torch.equal(resolved.log_odds(OUTPUTS), OUTPUTS[:, 1] - OUTPUTS[:, 2])
+
+
+@pytest.mark.parametrize("door", [TaskSet, lambda tasks: gx.wrap(nn.Linear(3, 3), tasks)])
+def test_tasks_have_different_names(door):
+    with pytest.raises(ValueError, match="two tasks have the same name, 't'"):
+        door([Task("t", "regression")] * 3)
+    with pytest.raises(ValueError, match="two tasks have the same name, 'solubility'"):
+        door((Task("solubility", "regression"), Task("solubility", "binary", ("no", "yes"))))

@@ -1,5 +1,7 @@
 """One check says what works on a model, at what cost, and what to change where it does not."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -136,3 +138,63 @@ def test_check_all_raises_what_the_check_has_found(graphs, monkeypatch):
     with pytest.raises(AssertionError) as error:
         check_all(model, graphs)
     assert str(error.value).splitlines() == failures
+
+
+# -- models that return probabilities --------------------------------------------------------------
+
+
+class Returns(Gin):
+    """A model of two columns, which are returned after `last`."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.head, self.last = nn.Linear(16, 2), last
+
+    def forward(self, x, edge_index, batch):
+        return self.last(super().forward(x, edge_index, batch))
+
+
+def near_half(logits):
+    return 0.5 + 0.1 * logits.tanh()  # as probabilities might be, from no sigmoid
+
+
+ONE = {"kind": "binary"}
+TWO = {"kind": "multiclass", "classes": 2}
+TASKS = {"tasks": [gx.Task("a", "binary", ("n", "y")), gx.Task("b", "regression")]}
+
+
+def said(work) -> list[str]:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        work()
+    return [str(w.message) for w in warned if "returns probabilities" in str(w.message)]
+
+
+@pytest.mark.parametrize(
+    ("last", "options", "are_probabilities"),
+    [
+        (lambda z: z[:, 0].sigmoid(), ONE, True),
+        (lambda z: z.softmax(-1)[:, 1], ONE, True),
+        (lambda z: z.softmax(-1), TWO, True),
+        (lambda z: torch.cat([z[:, :1].sigmoid(), z[:, 1:]], 1), TASKS, True),
+        (lambda z: near_half(z[:, 0]), ONE, False),
+        (near_half, TWO, False),
+        (lambda z: z.log_softmax(-1), TWO, False),
+        (lambda z: z[:, 0].sigmoid(), {"kind": "regression"}, False),
+    ],
+)
+def test_a_model_that_returns_probabilities_is_told_to_return_logits(
+    last, options, are_probabilities, graphs
+):
+    def works():
+        yield lambda model: gx.predict(model, graphs[0])
+        yield lambda model: gx.explain(model, graphs, "lrp")
+        yield lambda model: gx.explain(model, graphs[0], "occlusion")
+
+    for work in works():
+        torch.manual_seed(0)
+        model = gx.wrap(Returns(last).eval(), **options)
+        assert len(said(lambda work=work, model=model: work(model))) == are_probabilities
+        assert not said(lambda work=work, model=model: work(model))  # once
+    found = str(gx.check(gx.wrap(Returns(last).eval(), **options), graphs, ["lrp"]))
+    assert ("returns probabilities" in " ".join(found.split())) == are_probabilities

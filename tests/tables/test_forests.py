@@ -1,15 +1,21 @@
 """A forest, and any function of a SMILES, works wherever a network does."""
 
 import csv
+from copy import deepcopy
+from pickle import loads as rebuilt
 
 import numpy as np
 import pytest
 from rdkit import Chem
 from rdkit.Chem import Crippen, rdFingerprintGenerator
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor, VotingClassifier
+from sklearn.linear_model import RidgeClassifier
+from sklearn.svm import SVC, LinearSVC
 
 import graphxai as gx
 from graphxai.datasets.samples import example_files
+from graphxai.runtime.worker_process import as_bytes
 from graphxai.tables.app.answers import ANSWERS, Body, OfferedModels
 
 FLUORO, CHLORO = "O=C(Nc1ccc(F)cc1)c1ccccn1", "O=C(Nc1ccc(Cl)cc1)c1ccccn1"
@@ -151,3 +157,88 @@ def test_a_model_of_a_python_file_is_loaded_by_its_name(tmp_path):
         gx.load(f"{path}:length")
     with pytest.raises(ValueError, match="no file"):
         gx.load(f"{tmp_path}/other.py:model")
+
+
+# -- classes of estimators and functions -----------------------------------------------------------
+
+SMILES = ["CCO", "CCN", "CCCCC", "c1ccccc1", "CC(=O)O", "CCCl", "CCS", "CCOC", "CC#N"]
+BITS = np.stack([counts(Chem.MolFromSmiles(smiles)) for smiles in SMILES])
+THREE = np.array(["low", "mid", "high"] * 3)
+
+
+@pytest.mark.parametrize("as_task", [False, True])
+def test_each_class_keeps_its_probability_in_whatever_order_it_is_named(as_task):
+    labels = np.where(np.arange(9) < 4, "inactive", "active")
+    fitted = RandomForestClassifier(9, random_state=0).fit(BITS, labels)
+    expected = dict(zip(fitted.classes_, fitted.predict_proba(BITS[:1])[0], strict=True))
+    for names in (("inactive", "active"), ("active", "inactive")):
+        options = {"tasks": gx.Task("t", "binary", names)} if as_task else {"classes": names}
+        model = gx.wrap(fitted, featurize=counts, **options)
+        (prediction,) = gx.predict(model, "CCO").values()
+        assert prediction.probabilities == pytest.approx(expected, abs=1e-5)
+    renamed = gx.predict(gx.wrap(fitted, featurize=counts, classes=("yes", "no")), "CCO")["output"]
+    assert renamed.probabilities["yes"] == pytest.approx(expected["active"], abs=1e-5)
+    with pytest.raises(ValueError, match="'inactive' cannot be the name of another"):
+        gx.wrap(fitted, featurize=counts, classes=("inactive", "unknown"))
+    with pytest.raises(ValueError, match="the estimator predicts classes"):
+        gx.wrap(fitted, gx.Task("t", "regression"), featurize=counts)
+
+
+@pytest.mark.parametrize("labels", [THREE, THREE == "mid", np.arange(9) % 3])
+@pytest.mark.parametrize("kind", [RidgeClassifier, LinearSVC, SVC])
+def test_a_classifier_without_probabilities_is_explained_by_its_scores(kind, labels):
+    fitted = kind().fit(BITS, labels)
+    model = gx.wrap(fitted, featurize=counts, task="t")
+    for smiles, bits in zip(SMILES, BITS, strict=True):
+        prediction = gx.predict(model, smiles)["t"]
+        scores = np.atleast_1d(fitted.decision_function([bits])[0])
+        logits = np.append(0.0, scores) if len(scores) == 1 else scores
+        shares = np.exp(logits) / np.exp(logits).sum()
+        assert list(prediction.probabilities) == list(map(str, fitted.classes_))
+        assert [*prediction.probabilities.values()] == pytest.approx(shares, abs=1e-5)
+
+
+def test_a_classifier_without_a_score_for_each_class_is_refused():
+    class Labels(BaseEstimator):
+        def fit(self, rows):
+            return self
+
+        def predict(self, rows):
+            return [len(row) > 2 for row in rows]
+
+    of_pairs = SVC(decision_function_shape="ovo").fit(BITS, THREE)  # three pairs, three classes
+    by_vote = VotingClassifier([("ridge", RidgeClassifier())]).fit(BITS, THREE)
+    for estimator in (of_pairs, by_vote, Labels()):
+        with pytest.raises(ValueError, match="CalibratedClassifierCV"):
+            gx.wrap(estimator, featurize=counts)
+    both = RandomForestClassifier(2).fit(BITS, np.stack([THREE, THREE], 1))
+    with pytest.raises(ValueError, match="wrap an estimator for each"):
+        gx.wrap(both, featurize=counts)
+
+
+def length(smiles):
+    return len(smiles)
+
+
+@pytest.mark.parametrize("featurize", [None, Chem.MolToSmiles])
+def test_a_function_of_a_smiles_goes_to_other_processes(featurize):
+    model = gx.wrap(length, kind="regression", task="length", featurize=featurize)
+    for sent in (rebuilt(as_bytes(model)), deepcopy(model)):
+        assert gx.predict(sent, "CCCO")["length"].value == 4
+
+
+def test_a_function_is_explained_without_a_word_about_what_graphxai_added(recwarn):
+    model = gx.wrap(length, kind="regression")
+    for smiles in ("CC", "C", "C1CC1"):  # with as many atoms as directed bonds, or one atom
+        gx.explain(model, smiles)
+    assert not [str(w.message) for w in recwarn if "uncertain" in str(w.message)]
+
+
+def test_a_function_must_return_probabilities_for_classes():
+    for given in (lambda s: 30.0, lambda s: [-0.5, 1.5]):
+        with pytest.raises(ValueError, match="probabilities from 0 to 1, not"):
+            gx.wrap(given, kind="binary")
+    tasks = [gx.Task("mass", "regression"), gx.Task("fat", "binary", ("no", "yes"))]
+    both = gx.predict(gx.wrap(lambda s: [46.0, 0.25], tasks), "CCO")
+    assert both["mass"].value == 46
+    assert both["fat"].probabilities["yes"] == pytest.approx(0.25)

@@ -1,5 +1,6 @@
 """Models with an output for every node or every pair of nodes work in every function."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,6 +8,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GATConv, TransformerConv
 
 import graphxai as gx
+from graphxai.wrapping.chosen import chosen_nodes
 
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 4], [1, 0, 3, 0, 2, 2]])
 
@@ -258,3 +260,88 @@ def test_nodes_of_one_graph_share_passes_whether_or_not_copies_of_it_could(kind,
         alone, passes_alone = explained(node)
         assert together[node].relevance == pytest.approx(alone.relevance, abs=1e-6)
         assert passes <= passes_alone + 2
+
+
+# -- methods that follow attention start from the chosen nodes -------------------------------------
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = GATConv(8, 6), GATConv(6, 3)
+
+    def forward(self, x, edge_index):
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+class TwoLayerLinks(TwoLayers):
+    def forward(self, x, edge_index, edge_label_index):
+        first, second = super().forward(x, edge_index)[edge_label_index]
+        return (first * second).sum(-1)
+
+
+def attention_of(layer, x) -> torch.Tensor:
+    """Return the attention (N, N) of a layer as PyG tells it, a row for each node that reads."""
+    edges, weights = layer(x, EDGES, return_attention_weights=True)[1]
+    return torch.zeros(5, 5).index_put((edges[1], edges[0]), weights.mean(1), accumulate=True)
+
+
+@torch.no_grad()
+def rows_by_hand() -> dict[str, torch.Tensor]:
+    module = TwoLayers().eval()
+    first = attention_of(module.first, GRAPH.x)
+    last = attention_of(module.second, module.first(GRAPH.x, EDGES).relu())
+    one, two = ((a + torch.eye(5)) / (a.sum(1, keepdim=True) + 1) for a in (first, last))
+    return {"rollout": two @ one, "attention_last": last}
+
+
+@pytest.mark.parametrize("method", ["rollout", "attention_last"])
+def test_attention_is_read_in_the_row_of_the_chosen_node(method):
+    rows = rows_by_hand()[method].numpy()
+    model = gx.wrap(TwoLayers().eval(), kind="multiclass", classes=3)
+    for node, explanation in enumerate(gx.explain(model, GRAPH, method, node=range(5))):
+        alone = gx.explain(model, GRAPH, method, node=node)
+        assert alone.relevance == pytest.approx(rows[node], abs=1e-6)
+        assert explanation.relevance == pytest.approx(rows[node], abs=1e-6)
+    links = gx.wrap(TwoLayerLinks().eval(), kind="regression")
+    for pair in [(0, 3), (2, 2)]:
+        explanation = gx.explain(links, GRAPH, method, pair=pair)
+        assert explanation.relevance == pytest.approx(rows[list(pair)].mean(0), abs=1e-6)
+
+
+def test_attention_flows_from_the_chosen_node_alone():
+    model = gx.wrap(Layer().eval(), kind="multiclass", classes=3)
+    with torch.no_grad():
+        last = attention_of(LAYER.attention, GRAPH.x)
+    for node in range(5):
+        # of a single layer, what flows to each node is what is joined to the chosen one
+        expected = (last[node] + torch.eye(5)[node]) / 2
+        flow = gx.explain(model, GRAPH, "attention_flow", node=node).relevance
+        assert flow == pytest.approx(expected.numpy(), abs=1e-6)
+
+
+@torch.no_grad()
+def test_gradients_by_attention_are_not_diluted_by_other_nodes(nodes):
+    weights = attention_of(LAYER.attention, GRAPH.x)
+    values = LAYER.attention.lin(GRAPH.x)  # (N, 3), whose mean by attention is the answer
+    for node in range(5):
+        gain = (weights[node] * values[:, 1]).numpy()  # A * dA
+        cam = gx.explain(nodes, GRAPH, "grad_cam", node=node, target="1")
+        assert cam.relevance == pytest.approx(gain, abs=1e-6)
+        gae = gx.explain(nodes, GRAPH, "gae", node=node, target="1")
+        positive = np.maximum(gain, 0)
+        expected = (np.eye(5)[node] + positive) * positive.any()  # nothing, where nothing is read
+        assert gae.relevance == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_evaluation_at_nodes_reads_the_rows_of_these_nodes():
+    rows = rows_by_hand()["rollout"]
+
+    def by_hand(model, batch, target):
+        return rows[[chosen_nodes(graph)[0] for graph in batch.singles]]
+
+    model = gx.wrap(TwoLayers().eval(), kind="multiclass", classes=3)
+    report = gx.evaluate(model, GRAPH, ["rollout", by_hand], node=[0, 1, 3], metrics=["auac"])
+    values = report.rows.pivot(index="graph", columns="method", values="value")
+    assert values["rollout"].to_numpy() == pytest.approx(values["by_hand"].to_numpy(), abs=1e-6)

@@ -1,7 +1,9 @@
 """Marginals by presence gates, against removing one node at a coalition."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import (
     GATConv,
     GCNConv,
+    GINConv,
     GINEConv,
     GPSConv,
     MessagePassing,
@@ -27,6 +30,7 @@ from torch_geometric.utils import softmax, to_dense_adj
 
 import graphxai as gx
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.wrapping.chosen import mark_explained
 from graphxai.wrapping.presence import NotGated, PresencePass, presence_pass
 
@@ -324,6 +328,52 @@ def test_a_model_that_selects_nodes_is_refused_by_name():
 
     with pytest.raises(NotGated, match="Selects"):
         compared(Selects(), GRAPHS, 1)
+
+
+class Largest(nn.Module):
+    """One layer and a maximum, whose values for nodes with the same neighbours are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = GCNConv(DIM, DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return self.head(global_max_pool(self.layer(x, edge_index).tanh(), batch))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_does_not_choose_among_nodes_with_the_same_neighbours(seed):
+    torch.manual_seed(seed)
+    model = gx.wrap(Largest().eval(), kind="regression")
+    both = torch.tensor([[0, 0, 0, 1, 1, 2, 3], [1, 2, 3, 2, 3, 4, 4]])
+    square = Data(x=torch.randn(5, DIM), edge_index=torch.cat([both, both.flip(0)], 1))
+    check_renumbering(model, [square, GRAPHS[0]], "path_marginals", seed=seed)
+    check_batching(model, [square, GRAPHS[0]], "path_marginals")
+
+
+class Drops(nn.Module):
+    """A pooling that drops nodes, between two layers."""
+
+    def __init__(self, layer: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.pool, self.second = layer(), TopKPooling(DIM, 0.6), layer()
+        self.head = nn.Linear(DIM, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        x = self.first(x, edge_index).relu()
+        x, edge_index, _, batch, _, _ = self.pool(x, edge_index, batch=batch)
+        return self.head(global_mean_pool(self.second(x, edge_index).relu(), batch))
+
+
+def test_a_pooling_between_layers_is_named_with_methods_that_work():
+    for layer in (lambda: GATConv(DIM, DIM), lambda: GINConv(nn.Linear(DIM, DIM))):
+        _, batch, run, target = gated(Drops(layer), GRAPHS)
+        with pytest.raises(NotGated, match=r"drops nodes .*'order_marginals', 'occlusion'"):
+            run.marginals(coalition(batch.mask, 4), target.log_odds)
+    model, *_ = gated(Drops(lambda: GATConv(DIM, DIM)), GRAPHS)
+    with pytest.warns(UserWarning, match=r"cannot leave some out.*measures attention alone"):
+        explanations = gx.explain(model, GRAPHS, "path_marginals")
+    assert all(np.isfinite(e.relevance).all() for e in explanations)
 
 
 def test_the_middle_of_the_sorted_nodes_is_refused_by_name():

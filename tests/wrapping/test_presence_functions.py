@@ -85,3 +85,17 @@ def test_the_slope_of_a_softmax_is_what_an_entry_changes():
             gained = weighed(present) - weighed(absent)
             assert slope[row, entry].item() == pytest.approx(gained, abs=1e-12)
     assert math.isfinite(slope.sum().item())
+
+
+@pytest.mark.parametrize("way", ["amax", "amin"])
+def test_entries_that_are_equal_up_to_rounding_share_what_arrives(way):
+    sign = 1 if way == "amax" else -1
+    values = [2.0, 2.0 + 4e-7, 1.9, 3.0, 0.5, 0.5]  # the fourth is absent
+    x = (sign * torch.tensor(values)).requires_grad_()
+    there = torch.tensor([1.0, 1, 1, 0, 1, 1], requires_grad=True)
+    index = torch.tensor([0, 0, 0, 0, 1, 1])
+    out = of_groups(way, x, there, index, torch.zeros(2), False)
+    arriving, slope = torch.autograd.grad((out * torch.tensor([1.0, 10.0])).sum(), (x, there))
+    assert arriving.tolist() == [0.5, 0.5, 0, 0, 5, 5]
+    # without one of two equals nothing changes; the absent one would change 2 to 3
+    torch.testing.assert_close(slope, sign * torch.tensor([0.0, 0, 0, 1, 0, 0]), atol=1e-6, rtol=0)

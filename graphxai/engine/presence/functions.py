@@ -21,6 +21,7 @@ from graphxai.engine.trace import Op, Ref
 
 Factor = Callable[[], Tensor | None]
 LEAST = 0.02  # smallest share that is left when an entry leaves, which bounds its marginal
+EQUAL = 1e-5  # of the largest row of a group, by which equal entries may differ
 ALONE = 1e-6  # less than this is left when the only entry leaves
 
 
@@ -110,49 +111,47 @@ def softmax(scores: Tensor, presence: Tensor, dim: int) -> Tensor:
 
 
 class _LargestPresent(torch.autograd.Function):
-    """The present entry of each group with the largest key, by an index along the first axis."""
+    """The present entries of each group, by an index, with the largest key, which share it."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, presence: Tensor, index: Tensor, start: Tensor, keys: Tensor
+        ctx: Any, x: Tensor, presence: Tensor, index: Tensor, base: Tensor, keys: Tensor, tie: float
     ) -> Tensor:
         present = presence.expand(x.shape) > 0
         shown = keys.masked_fill(~present, -torch.inf)
         groups = index.view(-1, *[1] * (x.dim() - 1)).expand(x.shape)
-        lowest = torch.full_like(start, -torch.inf)
+        lowest = torch.full_like(base, -torch.inf)
         largest = lowest.scatter_reduce(0, groups, shown, "amax")
-        is_largest = present & (shown == largest.gather(0, groups))
-        places = torch.arange(len(x), device=x.device).view(-1, *[1] * (x.dim() - 1))
-        # among equals the first
-        first = torch.full(start.shape, len(x), device=x.device).scatter_reduce(
-            0, groups, torch.where(is_largest, places.expand(x.shape), len(x)), "amin"
-        )
-        chosen = is_largest & (places == first.gather(0, groups))
-        others = shown.masked_fill(chosen, -torch.inf)
+        rows = keys.masked_fill(~present, 0.0).abs()[:, None].flatten(1).amax(1)
+        sizes = rows.new_zeros(len(base)).scatter_reduce(0, index, rows, "amax")
+        near = largest - tie * sizes.view(-1, *[1] * (x.dim() - 1))
+        chosen = present & (shown >= near.gather(0, groups))
+        count = torch.zeros_like(base).scatter_add(0, groups, chosen.to(x))
+        share = chosen / count.gather(0, groups).clamp(min=1)
+        others = shown.masked_fill(share == 1, -torch.inf)
         second = lowest.scatter_reduce(0, groups, others, "amax")
-        is_second = present & ~chosen & (others == second.gather(0, groups))
+        is_second = present & (others == second.gather(0, groups))
         empty = largest == -torch.inf
         out, after = (
             lowest.scatter_reduce(0, groups, x.masked_fill(~of_them, -torch.inf), "amax")
             for of_them in (chosen, is_second)
         )
-        out = torch.where(empty, start, out)
-        after = torch.where(second == -torch.inf, start, after)
+        out = torch.where(empty, base, out)
+        after = torch.where(second == -torch.inf, base, after)
         joins = empty.gather(0, groups) | (keys > largest.gather(0, groups))
-        ctx.save_for_backward(x, presence, groups, out, after, chosen, empty, joins)
+        ctx.save_for_backward(x, presence, groups, out, after, share, empty, joins)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, Tensor, None]:
-        x, presence, groups, out, after, chosen, empty, joins = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, presence, groups, out, after, share, empty, joins = ctx.saved_tensors
         gradient = gradients[0]
         of_entry, before = gradient.gather(0, groups), out.gather(0, groups)
-        leaving = torch.where(chosen, before - after.gather(0, groups), 0.0)
+        leaving = torch.where(share > 0, before - after.gather(0, groups), 0.0)
         joining = torch.where(joins, x - before, 0.0)
         change = torch.where(presence.expand(x.shape) > 0, leaving, joining) * of_entry
-        return (
-            of_entry * chosen, change.sum_to_size(presence.shape), None, gradient * empty, None
-        )  # fmt: skip
+        of_presence = change.sum_to_size(presence.shape)
+        return of_entry * share, of_presence, None, gradient * empty, None, None
 
 
 def of_groups(
@@ -177,7 +176,8 @@ def of_groups(
     if way in ("amax", "last"):
         places = torch.arange(len(x), device=x.device).to(x).view(-1, *[1] * (x.dim() - 1))
         keys = x.detach() if way == "amax" else places.expand(x.shape)
-        out: Tensor = _LargestPresent.apply(x, presence, index, base, keys)
+        tie = EQUAL if way == "amax" else 0.0
+        out: Tensor = _LargestPresent.apply(x, presence, index, base, keys, tie)
         return out
     wide, nothing = presence.expand(x.shape), torch.zeros_like(base)
     count = nothing.index_add(0, index, wide.detach())

@@ -126,10 +126,14 @@ def outputs_of_passes(
     for part in batches_for(model, joined_nodes(passes, lambda item: True, len(passes))):
         batch = collated(model, part)
         with evaluating(model), torch.no_grad():  # a module may keep what it computes
-            outputs = model(batch).double().reshape(-1, model.config.num_outputs).tolist()
+            rows = model(batch).double().reshape(-1, model.config.num_outputs)
+        if hasattr(model, "module"):
+            from graphxai.explainers.wrapped import warn_of_probabilities  # loads all methods
+
+            warn_of_probabilities(model, batch, rows)
         asked = [pair for group, _ in part for pair in group]
         ranges = ranges_of(model, batch, len(asked))
-        for ((key, item), _), of_pass, of_ranges in zip(asked, outputs, ranges, strict=True):
+        for ((key, item), _), of_pass, of_ranges in zip(asked, rows.tolist(), ranges, strict=True):
             if (of_item := all_passes(waiting, item, of_pass)) is not None:
                 yield key, item, of_item, of_ranges
 
