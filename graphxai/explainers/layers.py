@@ -17,10 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
+from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 from graphxai.runtime.modules import form_of
+
+from .base import gradients
 
 RecordedPass = tuple[Tensor, list[Tensor]]  # the outputs and the attention
 
@@ -146,3 +150,48 @@ def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
         node = left.pop()
         depth[node] = max((depth[earlier] for earlier in before), default=0) + (node in attention)
     return {k: depth[node] for k, node in enumerate(attention) if node in depth}
+
+
+@dataclass(frozen=True, eq=False)
+class TracedAttention:
+    """The attention of a forward pass, and its gradient from the backward pass.
+
+    Args:
+        attention: A[l], (B, H, Q, T) of every layer.
+        gradients: d f_c / dA[l], (B, H, Q, T) of every layer.
+        outputs: the outputs (B, num_outputs).
+        target: f_c resolved for these outputs.
+    """
+
+    attention: list[Tensor]
+    gradients: list[Tensor]
+    outputs: Tensor
+    target: ResolvedTarget
+    layers: Layers
+
+
+def attention_gradients(
+    model: ExplainableModel,
+    batch: GraphBatch,
+    target: Target,
+    copy_of: ExplainableModel | None = None,
+) -> TracedAttention:
+    """Record the attention of every layer, and the gradient of f_c with respect to it.
+
+    If the model is a copy, `copy_of` is the original, which decides what counts as a layer.
+    """
+    with record() as tape:
+        tokens = model.embed(batch).detach().requires_grad_()
+        outputs = model.encode(tokens, batch)
+    resolved = target.resolve(model.config, outputs)
+    arriving = gradients(resolved(outputs), tape.attention)
+    attention = [weights.detach() for weights in tape.attention]
+    original = model if copy_of is None else copy_of
+    layers = layers_of(original, tape, lambda: (outputs, tape.attention))
+    return TracedAttention(layers.of(attention), layers.of(arriving), outputs, resolved, layers)
+
+
+def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> list[Tensor]:
+    """Merge the attention that a pass without gradients recorded into (B, H, Q, T) per layer."""
+    layers = layers_of(model, recorded, lambda: pass_with_gradients(model, batch))
+    return layers.of(recorded.attention)

@@ -34,7 +34,6 @@ from graphxai.wrapping.eval_replica import copied
 
 from .attention import (
     GRADIENT_WEIGHTED,
-    attention_gradients,
     first_row,
     positive_means,
     rolled_out,
@@ -42,7 +41,7 @@ from .attention import (
 )
 from .base import Attribution, Explainer, gradients, scored
 from .heads import FILE, HeadStatistics, count
-from .layers import layers_of, pass_with_gradients
+from .layers import attention_gradients, layers_of, pass_with_gradients
 from .registry import register
 from .traits import Traits
 
