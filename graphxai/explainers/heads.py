@@ -1,6 +1,6 @@
 """Measure what attention heads look at in a data set: distances and relations.
 
-This follows Song 2024, section 4.2. Rows, keys and distances are defined in `head_counts`.
+This follows Song 2024, section 4.2. Rows, keys and distances are defined in `layers`.
 """
 
 import json
@@ -21,7 +21,7 @@ from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
 from graphxai.runtime.writing import write_whole
 
-from .head_counts import ROUNDING, HeadCounts, Shares, count, positional_heads, relational_heads
+from .layers import ROUNDING, HeadCounts, Shares, count, positional_heads, relational_heads
 
 if TYPE_CHECKING:
     import pandas as pd
