@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphxai.contract.inputs import prepare_for
-from graphxai.evaluation.game import Game, game_of
+from graphxai.evaluation.game import Game, game
 from graphxai.explainers import get_explainer
 from graphxai.explainers.orders import all_coalitions
 from graphxai.explanation.api import pretrained_models
@@ -98,14 +97,14 @@ def game_of_parts(
     if graph is None:
         graph = explanation.smiles if explanation.mol is None else explanation.mol
     players = {str(k): part for k, part in enumerate(parts)}
-    game = game_of(asked, prepare_for(asked, graph), players, explanation.wanted, operator)
-    whole, explained = float(game(np.ones((1, len(parts)), bool))[0]), explanation.output
+    of_parts = game(asked, graph, players, target=explanation.wanted, operator=operator)
+    whole, explained = float(of_parts(np.ones((1, len(parts)), bool))[0]), explanation.output
     if not math.isclose(whole, explained, rel_tol=SAME, abs_tol=SAME):
         raise ValueError(
             f"the model's output for this molecule is {whole:.4g}, but the explanation is of"
             f" {explained:.4g}: pass the model= and the graph= that were explained."
         )
-    return game
+    return of_parts
 
 
 def shared_out(

@@ -255,12 +255,7 @@ class NetworkFiles:
         """
         card, path = Path(folder) / self.card, Path(folder) / self.network
         try:
-            content = json.loads(small_file(card).decode("utf-8"))
-            if not isinstance(content, dict) or content.get("format") != self.format:
-                raise ValueError(f"it is not a JSON object with 'format' {self.format!r}")
-            for key, kind in {"network_sha256": str, **kinds}.items():
-                if not isinstance(content.get(key), kind):
-                    raise ValueError(f"{key!r} is missing or of the wrong kind")
+            content = read_fields(card, self.format, {"network_sha256": str, **kinds})
         except FileNotFoundError:
             raise ValueError(f"{card}: no such file; make it with {self.fit}.") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -274,6 +269,21 @@ class NetworkFiles:
             raise ValueError(
                 f"{path}: cannot be read: {error}; fit it again with {self.fit}."
             ) from error
+
+
+def read_fields(path: Path, format: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Read a file with a JSON object of this format, whose fields have these types.
+
+    A ValueError or an OSError says what is wrong with it.
+    """
+    content = json.loads(small_file(path).decode("utf-8"))
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise ValueError(f"it is not a JSON object with 'format' {format!r}")
+    for key, kind in kinds.items():
+        value = content.get(key)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"{key!r} is missing or of the wrong kind")
+    return content
 
 
 def require_finite(tensors: dict[str, Tensor]) -> None:

@@ -26,7 +26,7 @@ from .report import Report, merged
 from .robustness import robustness_of
 from .runs import EvaluationOptions, Graphs, Run
 from .store import Key
-from .targets import Labels, TrackedOutput, check_labels, targets_by_graph, tracked_output
+from .targets import Labels, TrackedOutput, targets_by_graph, tracked_output
 from .truth_metrics import metrics_for
 
 
@@ -107,23 +107,24 @@ def evaluate(
         ValueError: no input remains, a metric does not fit the task, the target is unknown, or
             something is given that would not be used.
     """
+    inputs = inputs if isinstance(inputs, Mapping) else list(as_list(inputs)[0])
     if isinstance(model, Mapping):
         further = {
             "labels": labels, "target": target, "node": node, "pair": pair, "metrics": metrics,
             "operators": operators, "steps": steps, "seed": seed, **options,
         }  # fmt: skip
-        inputs = inputs if isinstance(inputs, Mapping) else list(as_list(inputs)[0])
         return _of_several(model, inputs, methods, further)
     model = on_device(loaded(model), options.get("device"))
+    marked = mark_explained_for(model, inputs, node, pair)
+    marked = marked if isinstance(marked, Mapping) else dict(enumerate(as_list(marked)[0]))
+    labels = _by_key("labels", labels, marked)
+    truths = _truth_arrays(_by_key("truths", options.get("truths"), marked))
     tracked = tracked_output(model, target, labels)
     chosen = methods_for(model) if methods == "all" else each_of(methods)
     given = told_apart(seeded_explainer(method, seed, model=model) for method in chosen)
-    inputs = inputs if isinstance(inputs, Mapping) else as_list(inputs)[0]
-    truths = _truths_by_key(options.get("truths"), inputs)
     plan = MeasurementPlan(tuple(with_controls(given, seed)), (), (), steps, seed, truths=truths)
     plan, refitting = _with_metrics(plan, model, tracked, metrics, operators, options)
     scored = any(metric.removal for metric in plan.metrics) and ROAR not in plan.metrics
-    marked = mark_explained_for(model, inputs, node, pair)
     graphs = _prepare(model, marked, tracked, labels, scored)
     plan = replace(plan, truths=_fitting_truths(plan, graphs))
     run = Run.begin(model, plan, tracked, graphs, refitting, options)
@@ -154,18 +155,22 @@ def _of_several(
     return merged(reports)
 
 
-def _truths_by_key(truths: Any, inputs: Any) -> dict[Key, NDArray[Any]]:
+def _by_key(name: str, given: Any, inputs: Mapping[Key, Any]) -> Mapping[Key, Any] | None:
+    """Return what is given of inputs by their keys, which may be listed in the inputs' order."""
+    if given is None or isinstance(given, Mapping):
+        return given
+    if len(given) != len(inputs):
+        raise ValueError(
+            f"{name} has {len(given)} entries for {len(inputs)} inputs; give one for each input,"
+            " None for those without."
+        )
+    return dict(zip(inputs, given, strict=True))
+
+
+def _truth_arrays(truths: Mapping[Key, Any] | None) -> dict[Key, NDArray[Any]]:
     """Return what is true of each input that has a truth."""
     if truths is None:
         return {}
-    keys = inputs if isinstance(inputs, Mapping) else range(len(inputs))
-    if not isinstance(truths, Mapping):
-        if len(truths) != len(keys):
-            raise ValueError(
-                f"truths has {len(truths)} entries for {len(keys)} inputs; give one for each input,"
-                " None for those without."
-            )
-        truths = dict(zip(keys, truths, strict=True))
     arrays = {k: np.asarray(truth) for k, truth in truths.items() if truth is not None}
     if not arrays:
         raise ValueError("truths has no truth: leave it out.")
@@ -240,17 +245,20 @@ def _check_failures(report: Report) -> None:
 
 def _prepare(
     model: Model,
-    inputs: Iterable[Any] | Mapping[Key, Any],
+    inputs: Mapping[Key, Any],
     tracked: TrackedOutput,
-    labels: Labels | None,
+    labels: Mapping[Key, Any] | None,
     scored: bool,
 ) -> Graphs:
     """Encode the inputs and give each its target."""
-    pairs = inputs if isinstance(inputs, Mapping) else dict(enumerate(as_list(inputs)[0]))
-    check_labels(labels, len(pairs), tracked, scored)
+    if labels is not None and tracked.class_source != "true" and not scored:
+        raise ValueError(
+            "the labels would not be used: they serve for the target 'true', and to score the"
+            " model with nodes removed. Leave out labels= or the target."
+        )
     prepared: list[Item] = []
     rejected: list[tuple[Key, str]] = []
-    for key, encoded in zip(pairs, prepare_each(model, pairs.values()), strict=True):
+    for key, encoded in zip(inputs, prepare_each(model, inputs.values()), strict=True):
         if isinstance(encoded, Exception):
             rejected.append((key, str(encoded)))
         else:

@@ -52,16 +52,16 @@ def best_areas(
     if target.task_in(config).kind == "regression":
         raise ValueError("there is no best area for a regression: its curve is unbounded.")
     full = outputs_of_parts(model, data, torch.ones(1, n, dtype=torch.bool), operator).cpu()
-    logits = class_logits(config, target, full)
-    column = explained_class(config, target, full)
+    whole, column = class_logits(config, target, full), explained_class(config, target, full)
+
+    def logits(keep: Tensor) -> Tensor:
+        return class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
 
     def lost_probability(keep: Tensor) -> Tensor:
-        outputs = class_logits(config, target, outputs_of_parts(model, data, keep, operator).cpu())
-        return -outputs.softmax(-1)[:, column]
+        return -logits(keep).softmax(-1)[:, column]
 
     def distance_without(gone: Tensor) -> Tensor:
-        outputs = class_logits(config, target, outputs_of_parts(model, data, ~gone, operator).cpu())
-        return (outputs - logits).square().sum(-1)
+        return (logits(~gone) - whole).square().sum(-1)
 
     by_size = [s.abs().argsort(stable=True) for s in starts]
     by_sign = [s.argsort(descending=True, stable=True) for s in starts]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from graphxai.contract.inputs import Input, prepare_for
+from graphxai.contract.inputs import prepare_for
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target, ValueOfOutputs
 from graphxai.explainers.shares import COMBINED, Shares
@@ -54,7 +54,11 @@ def game(
     if parts is None:
         parts = [[k] for k in range(item.num_nodes)]
     named = parts if isinstance(parts, Mapping) else {str(k): part for k, part in enumerate(parts)}
-    return game_of(model, item, named, Target.of(target), operator)
+    n = item.num_nodes
+    with evaluating(model):
+        outputs = outputs_of_parts(model, item, torch.ones(1, n, dtype=torch.bool), operator)
+    value = Target.of(target).resolve(model.config, outputs.double().cpu())
+    return Game(model, item, _members(named, n), tuple(named), value, operator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,21 +103,6 @@ class Game:
 
     def __repr__(self) -> str:
         return f"Game({self.n_players} players, nodes removed by {self.operator})"
-
-
-def game_of(
-    model: Model,
-    data: Input,
-    parts: Mapping[str, Sequence[int]],
-    target: Target,
-    operator: Operator,
-) -> Game:
-    """Return the game of an encoded input, see `graphxai.game`."""
-    n = data.num_nodes
-    with evaluating(model):
-        outputs = outputs_of_parts(model, data, torch.ones(1, n, dtype=torch.bool), operator)
-    value = target.resolve(model.config, outputs.double().cpu())
-    return Game(model, data, _members(parts, n), tuple(parts), value, operator)
 
 
 def fit_shares(

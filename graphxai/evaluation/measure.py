@@ -9,7 +9,7 @@ should:
   (Adebayo 2018). Weights are shuffled in stages, from the output to the input.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -39,7 +39,8 @@ from .truth_metrics import rank_correlation
 
 COALITIONS = 64  # drawn for each graph
 Item = tuple[Key, Input]
-FloatArray = NDArray[np.floating]
+# by graph, the values of checks that change the model, and those of each stage, see `Unit.stages`
+Checks = dict[Key, tuple[dict[str, float], dict[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ def measure(
 ) -> Iterator[list[Unit]]:
     """Yield the units of each graph of a chunk, except for those already done."""
     explanations: dict[str, dict[Key, Explanation | str]] = {}
-    stability: dict[str, dict[Key, float]] = {}
-    stages: dict[str, dict[Key, dict[str, float]]] = {}
+    checks: dict[str, Checks] = {}
     seconds: dict[str, float] = {}  # the time of one explanation, by method
     for explainer in plan.explainers:
         left = [item for item in chunk if (item[0], explainer.name) not in done]
@@ -88,42 +88,21 @@ def measure(
         explained = before or explained_or_reason(model, left, explainer, target)
         explanations[explainer.name] = explained
         seconds[explainer.name] = (perf_counter() - begun) / len(left)
-        usable = {
-            k: e for k, e in explanations[explainer.name].items() if isinstance(e, Explanation)
-        }
-        again = [item for item in left if item[0] in usable]
-        if plan.has("max_sensitivity"):
-            first = plan.seed * DRAWS
-            noisy = ((str(k), NoisyModel(model, first + k)) for k in range(DRAWS))
-            changes = _compared(noisy, relative_change, again, explainer, target, usable)
-            # the largest change, which is undefined if any is
-            largest = {key: float(np.max(list(of.values()))) for key, of in changes.items()}
-            stability[explainer.name] = largest
-        if plan.has("model_randomisation"):
-            shuffled = shuffled_stages(model, plan.seed)
-            stages[explainer.name] = _compared(
-                shuffled,
-                lambda before, after: abs(rank_correlation(before, after)),
-                again,
-                explainer,
-                target,
-                usable,
-            )
+        checks[explainer.name] = _checked(model, plan, left, explainer, target, explained)
     by_graph = {
         key: {name: by_key[key] for name, by_key in explanations.items() if key in by_key}
         for key, _ in chunk
     }
     series = _series(model, plan, chunk, by_graph, target)
     for key, item in chunk:
-        units = _units(plan, key, item, by_graph[key], series.get(key, {}))
-        yield [
-            _with_checks(
-                replace(unit, seconds=seconds[unit.method]),
-                stability.get(unit.method, {}).get(key),
-                stages.get(unit.method, {}).get(key),
-            )
-            for unit in units
-        ]
+        units = []
+        for unit in _units(plan, key, item, by_graph[key], series.get(key, {})):
+            added, stages = checks[unit.method].get(key, ({}, {}))
+            others = unit.values.get(NO_REMOVAL, {})
+            values = unit.values | ({NO_REMOVAL: others | added} if added else {})
+            time = seconds[unit.method]
+            units.append(replace(unit, values=values, stages=stages, seconds=time))
+        yield units
 
 
 def _reversed(
@@ -283,35 +262,40 @@ def _curves(series: Series) -> dict[str, list[float]]:
     }
 
 
-def _compared(
-    changed: Iterable[tuple[str, Any]],
-    compare: Callable[[FloatArray, FloatArray], float],
+def _checked(
+    model: Model,
+    plan: MeasurementPlan,
     items: Sequence[Item],
     explainer: Explainer,
     target: Target,
-    before: Mapping[Key, Explanation],
-) -> dict[Key, dict[str, float]]:
-    """Compare each graph's scores with those for changed models, by the names of these."""
-    values: dict[Key, dict[str, float]] = {key: {} for key, _ in items}
-    for name, model in changed if items else ():
-        for key, after in explained_or_reason(model, items, explainer, target).items():
-            values[key][name] = float("nan")
-            if isinstance(after, Explanation):
-                values[key][name] = compare(before[key].relevance, after.relevance)
-    return values
+    explained: Mapping[Key, Explanation | str],
+) -> Checks:
+    """Compare each graph's scores with those for changed models, see the top of this file."""
+    before = {key: e.relevance for key, e in explained.items() if isinstance(e, Explanation)}
+    again = [item for item in items if item[0] in before]
+    checks: Checks = {key: ({}, {}) for key in before}
 
+    def compared(changed: Any, compare: Any) -> Iterator[tuple[Key, str, float]]:
+        for name, other in changed if again else ():
+            for key, after in explained_or_reason(other, again, explainer, target).items():
+                if isinstance(after, Explanation):
+                    yield key, name, compare(before[key], after.relevance)
+                else:
+                    yield key, name, float("nan")
 
-def _with_checks(unit: Unit, sensitivity: float | None, stages: Mapping[str, float] | None) -> Unit:
-    added = {}
-    if sensitivity is not None:
-        added["max_sensitivity"] = sensitivity
-    if stages:
-        added["model_randomisation"] = list(stages.values())[-1]
-    if not added:
-        return unit
-    others = unit.values.get(NO_REMOVAL, {})
-    values = unit.values | {NO_REMOVAL: others | added}
-    return replace(unit, values=values, stages=dict(stages or {}))
+    if plan.has("max_sensitivity"):
+        first = plan.seed * DRAWS
+        noisy = ((str(k), NoisyModel(model, first + k)) for k in range(DRAWS))
+        for key, _, change in compared(noisy, relative_change):
+            values = checks[key][0]  # of the largest change, which is undefined if any is
+            largest = np.maximum(values.get("max_sensitivity", change), change)
+            values["max_sensitivity"] = float(largest)
+    if plan.has("model_randomisation"):
+        shuffled = shuffled_stages(model, plan.seed)
+        for key, block, correlation in compared(shuffled, rank_correlation):
+            values, stages = checks[key]
+            values["model_randomisation"] = stages[block] = abs(correlation)
+    return checks
 
 
 NOISE = 0.05  # standard deviation, as a share of the root mean square of a graph's embeddings

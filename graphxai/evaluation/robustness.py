@@ -13,16 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from graphxai.contract.prediction_metrics import r2
 from graphxai.contract.target import Target
-from graphxai.contract.tasks import Task
 from graphxai.evaluation.curves import class_logits
 from graphxai.evaluation.measure import Item
 from graphxai.evaluation.store import Key
-from graphxai.evaluation.targets import Labels, label_number
+from graphxai.evaluation.targets import label_number
 from graphxai.explanation.compute.models import Model
 from graphxai.wrapping.removal import Operator, Resampling, outputs_of_many
 
@@ -108,7 +106,7 @@ def robustness_of(
     model: Model,
     prepared: Sequence[Item],
     target: Target,
-    labels: Labels | None,
+    labels: Mapping[Key, Any] | None,
     *,
     operator: Operator = "mask",
     seed: int = 0,
@@ -118,7 +116,7 @@ def robustness_of(
 
     Args:
         target: names the task.
-        labels: true classes or values, by position or key. Graphs without a label are left out.
+        labels: true classes or values by key. Graphs without a label are left out.
         seed: draws nodes together with the graphs' features.
     """
     task = target.task_in(model.config)
@@ -138,8 +136,9 @@ def robustness_of(
     is_value = task.kind == "regression"
     numbers = (answers[..., 0] if is_value else answers.argmax(-1)).double().numpy()
     spread = float(numbers[:, 0].std())
-    given = _given(prepared, labels, task)
-    truth = numbers[:, 0] if given is None else given
+    truth = numbers[:, 0]
+    if labels is not None:  # None, for a graph without a label, becomes NaN
+        truth = np.array([label_number(task, labels.get(k)) for k, _ in prepared], dtype=float)
     scored = np.isfinite(truth)
     numbers, truth = numbers[scored], truth[scored]
     score = r2 if is_value else lambda answer, truth: np.mean(answer == truth)
@@ -147,7 +146,7 @@ def robustness_of(
         float(np.mean([score(column, truth) for column in numbers[:, k : k + DRAWS].T]))
         for k in range(0, len(SHARES) * DRAWS, DRAWS)
     )
-    measure = "agreement" if given is None else "accuracy"
+    measure = "agreement" if labels is None else "accuracy"
     if is_value:
         return Robustness("R2", values, 0.0, len(truth), unseen, spread)
     most = max(np.unique(truth, return_counts=True)[1]) / len(truth)
@@ -167,15 +166,3 @@ def random_parts(x: Tensor, nodes: int, seed: int) -> Tensor:
         for _ in range(DRAWS):
             parts.append(torch.randperm(nodes, generator=generator) < kept)
     return torch.stack(parts)
-
-
-def _given(
-    prepared: Sequence[Item], labels: Labels | None, task: Task
-) -> NDArray[np.float64] | None:
-    """Return the label of each graph as a number, NaN where it has none; None without labels."""
-    if labels is None:
-        return None
-    label_of: Mapping[Key, Any]
-    label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
-    numbers = [label_number(task, label_of.get(key)) for key, _ in prepared]
-    return np.array([np.nan if value is None else value for value in numbers], dtype=float)

@@ -72,34 +72,16 @@ def tracked_output(model: Model, target: Any, labels: Labels | None) -> TrackedO
     return TrackedOutput(wanted, class_source)
 
 
-def check_labels(labels: Labels | None, inputs: int, tracked: TrackedOutput, scored: bool) -> None:
-    """Raise ValueError if labels are given that the evaluation would not use.
-
-    Args:
-        inputs: the number of inputs, which labels in a list have to match.
-        scored: whether the model is scored with nodes removed, for which labels serve too.
-    """
-    if labels is None:
-        return
-    if not isinstance(labels, Mapping) and len(labels) != inputs:
-        raise ValueError(
-            f"labels has {len(labels)} entries for {inputs} inputs; give one for each input, None"
-            " for those without."
-        )
-    if tracked.class_source != "true" and not scored:
-        raise ValueError(
-            "the labels would not be used: they serve for the target 'true', and to score the"
-            " model with nodes removed. Leave out labels= or the target."
-        )
-
-
 def targets_by_graph(
-    model: Model, prepared: Sequence[Item], tracked: TrackedOutput, labels: Labels | None
+    model: Model,
+    prepared: Sequence[Item],
+    tracked: TrackedOutput,
+    labels: Mapping[Key, Any] | None,
 ) -> tuple[dict[Key, Target], Unlabelled]:
     """Return the target of each graph, and the graphs that have none.
 
     Args:
-        labels: the names or numbers of the true classes, for "true".
+        labels: the names or numbers of the true classes by key, for "true".
 
     Raises ValueError if labels are missing or name an unknown class.
     """
@@ -111,9 +93,7 @@ def targets_by_graph(
     if tracked.class_source == "predicted":
         classes = _predicted(model, prepared, task)
     else:
-        label_of: Mapping[Any, Any]
-        label_of = labels if isinstance(labels, Mapping) else dict(enumerate(labels or ()))
-        classes = {key: class_name(task, label_of.get(key)) for key, _ in prepared}
+        classes = {key: class_name(task, (labels or {}).get(key)) for key, _ in prepared}
     targets = {key: Target(name, task.name) for key, name in classes.items() if name is not None}
     missing = [key for key, name in classes.items() if name is None]
     return targets, [(key, f"no label of task {task.name!r}.") for key in missing]

@@ -11,14 +11,14 @@ from .registry import REGISTRY as _METHODS
 if TYPE_CHECKING:
     from graphxai.explainers.perturbation import GnnExplainer as GnnExplainer
 
-    from .activation import AttCat as AttCat
-    from .activation import Cam as Cam
-    from .activation import GradCam as GradCam
     from .activation_path import LrpPath as LrpPath
+    from .attention import AttCat as AttCat
     from .attention import AttentionFlow as AttentionFlow
     from .attention import AttentionLast as AttentionLast
+    from .attention import Cam as Cam
     from .attention import Gae as Gae
     from .attention import GaeRollout as GaeRollout
+    from .attention import GradCam as GradCam
     from .attention import Rollout as Rollout
     from .base import Attribution as Attribution
     from .base import Explainer as Explainer

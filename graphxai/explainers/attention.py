@@ -3,11 +3,14 @@
 All of them need only the graph token's row of a product of (T, T) matrices. It is built as a row
 vector, beginning at the last layer, which therefore computes only one query. `A[l]` are the
 probabilities (B, H, T, T) of layer l. Padding keys have probability zero.
+
+Song 2024 compares with class activation maps of tokens (section 5.2), where `dA[l]` is the gradient
+of f_c with respect to A[l], and `h[l]` are the tokens that enter layer l.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,11 +21,12 @@ from torch import Tensor
 
 from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
-from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.contract.target import Target
+from graphxai.engine.attention.passes import layer_inputs
 from graphxai.rules.conservative import record
 
 from .base import Attribution, Explainer, gradients, scored
-from .layers import Attended, Layers, layers_of, pass_with_gradients
+from .layers import Layers, attention_gradients, by_layer, layers_of
 from .registry import register
 from .traits import Traits
 
@@ -33,6 +37,8 @@ GRADIENT_WEIGHTED = "attended to, gradient-weighted"
 
 class _Readout(Explainer):
     """A method that reads its scores at the graph token, or sums them over all queries."""
+
+    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
     def __init__(self, readout: Readout = "token") -> None:
         if readout not in ("token", "sum"):
@@ -67,7 +73,6 @@ class AttentionLast(_Readout):
     name = "attention_last"
     title = "Attention, last layer"
     source = "Hollenstein 2021"
-    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
     def _scores(self, row: Tensor, means: list[Tensor]) -> Tensor:
         return through(row, means[-1])
@@ -83,7 +88,6 @@ class Rollout(_Readout):
     name = "rollout"
     title = "Attention rollout"
     source = "Abnar 2020"
-    traits = Traits(large_score_means=ATTENDED, caveat="the same for every class", cost="1 forward")
 
     def _scores(self, row: Tensor, means: list[Tensor]) -> Tensor:
         return rolled_out(row, means, normalises=True)
@@ -154,51 +158,6 @@ def positive_means(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Te
     return [(a * b).relu().mean(1) for a, b in zip(first, second, strict=True)]
 
 
-@dataclass(frozen=True, eq=False)
-class TracedAttention:
-    """The attention of a forward pass, and its gradient from the backward pass.
-
-    Args:
-        attention: A[l], (B, H, Q, T) of every layer.
-        gradients: d f_c / dA[l], (B, H, Q, T) of every layer.
-        outputs: the outputs (B, num_outputs).
-        target: f_c resolved for these outputs.
-    """
-
-    attention: list[Tensor]
-    gradients: list[Tensor]
-    outputs: Tensor
-    target: ResolvedTarget
-    layers: Layers
-
-
-def attention_gradients(
-    model: ExplainableModel,
-    batch: GraphBatch,
-    target: Target,
-    copy_of: ExplainableModel | None = None,
-) -> TracedAttention:
-    """Record the attention of every layer, and the gradient of f_c with respect to it.
-
-    If the model is a copy, `copy_of` is the original, which decides what counts as a layer.
-    """
-    with record() as tape:
-        tokens = model.embed(batch).detach().requires_grad_()
-        outputs = model.encode(tokens, batch)
-    resolved = target.resolve(model.config, outputs)
-    arriving = gradients(resolved(outputs), tape.attention)
-    attention = [weights.detach() for weights in tape.attention]
-    original = model if copy_of is None else copy_of
-    layers = layers_of(original, tape, lambda: (outputs, tape.attention))
-    return TracedAttention(layers.of(attention), layers.of(arriving), outputs, resolved, layers)
-
-
-def by_layer(model: ExplainableModel, batch: GraphBatch, recorded: Attended) -> list[Tensor]:
-    """Merge the attention that a pass without gradients recorded into (B, H, Q, T) per layer."""
-    layers = layers_of(model, recorded, lambda: pass_with_gradients(model, batch))
-    return layers.of(recorded.attention)
-
-
 def first_row(model: ExplainableModel, batch: GraphBatch, like: Tensor, readout: Readout) -> Tensor:
     """Return a row vector (B, T) with one at the graph token, or at all tokens for "sum".
 
@@ -242,11 +201,7 @@ class AttentionFlow(Explainer):
     name = "attention_flow"
     title = "Attention flow"
     source = "Abnar 2020"
-    traits = Traits(
-        large_score_means=ATTENDED,
-        caveat="the same for every class",
-        cost="1 forward, 1 maximum flow a node",
-    )
+    traits = replace(_Readout.traits, cost="1 forward, 1 maximum flow a node")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         with torch.no_grad(), record() as tape:
@@ -299,3 +254,114 @@ def maximum_flows(capacities: Sequence[NDArray[np.float64]]) -> NDArray[np.float
         graph = csr_array((edges, tuple(ends.astype(np.int32))), shape=(sink + 1, sink + 1))
         flows[token] = maximum_flow(graph, 0, sink, method="dinic").flow_value
     return flows / UNIT
+
+
+# -- gradients at attention or at the tokens of every layer ----------------------------------------
+
+
+@register
+class Cam(Explainer):
+    """The gradient at the graph token's row of the last attention, averaged over heads.
+
+    As a formula, it is `mean_h dA[L]`.
+    """
+
+    name = "cam"
+    title = "CAM of attention"
+    source = "Zhou 2016, as in Song 2024"
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        gradient = _at_readout(model, traced.gradients[-1], batch)  # (B, H, T)
+        return scored(gradient.mean(1), batch, traced.outputs, traced.target)
+
+
+@register
+class GradCam(Explainer):
+    """The graph token's row of the last attention, weighted by its gradient: `mean_h dA[L] * A[L]`.
+
+    Args:
+        pooled: whether to weight each head by its mean gradient, and to keep positive scores only:
+            `relu(mean_h mean_j(dA[L]_j) A[L])`, as in the code of Chefer 2021b and Song 2024.
+    """
+
+    name = "grad_cam"
+    title = "Grad-CAM of attention"
+    source = "Selvaraju 2017, as in Song 2024"
+    traits = Traits(needs_gradients=True)
+
+    def __init__(self, pooled: bool = False) -> None:
+        self.pooled = pooled
+        meaning = GRADIENT_WEIGHTED if pooled else ""
+        self.traits = replace(self.traits, large_score_means=meaning)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        traced = attention_gradients(model, batch, target)
+        gradient = _at_readout(model, traced.gradients[-1], batch)  # (B, H, T)
+        attention = _at_readout(model, traced.attention[-1], batch)
+        if self.pooled:
+            real = first_row(model, batch, attention, "sum")[:, None]  # (B, 1, T)
+            weight = (gradient * real).sum(-1, keepdim=True) / real.sum(-1, keepdim=True)
+            scores = (weight * attention).mean(1).relu()
+        else:
+            scores = (gradient * attention).mean(1)
+        return scored(scores, batch, traced.outputs, traced.target)
+
+
+@register
+class AttCat(Explainer):
+    """Gradient x Input at every layer, weighted by the attention that a token receives there.
+
+    `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`, where the queries q are the
+    graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
+    (see `wrapping.engine.attention_pass`). In a pre-LN layer these rows have passed its LayerNorm.
+    """
+
+    name = "att_cat"
+    title = "AttCAT"
+    source = "Qiang 2022"
+    traits = Traits(needs_gradients=True)
+
+    def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
+        with record(all_queries=True) as tape, layer_inputs() as entered:
+            tokens = model.embed(batch).detach().requires_grad_()
+            outputs = model.encode(tokens, batch)
+        resolved = target.resolve(model.config, outputs)
+        entering = tape.hidden[: len(tape.attention)]  # (B, T, D) each
+        others = [layer_input for layer_input in entered if layer_input is not None]
+        entering = entering or [layer_input.rows for layer_input in others]
+        if not entering or len(entering) < len(tape.attention):
+            raise ValueError(
+                "att_cat needs the token rows that enter each attention module; in this model no"
+                " module with attention receives one row per node."
+            )
+        pairs = zip(entering, gradients(resolved(outputs), entering), strict=True)
+        shares = [(h * gradient).sum(-1) for h, gradient in pairs]
+        if others:
+            shares = [e.per_token(share) for e, share in zip(others, shares, strict=True)]
+        layers = layers_of(model, tape, lambda: (outputs, tape.attention))
+        real = first_row(model, batch, outputs, "sum")  # (B, T)
+        scores = torch.zeros_like(real)
+        for heads in _with_one_input(layers, entering):
+            mean = layers.merged(heads, [tape.attention[k] for k in heads]).mean(1).to(real)
+            received = (real[:, None] @ mean)[:, 0] / real.sum(-1, keepdim=True)
+            scores = scores + received * shares[heads[0]]
+        return scored(scores, batch, outputs, resolved)
+
+
+def _with_one_input(layers: Layers, entering: list[Tensor]) -> Iterator[list[int]]:
+    """Group each layer's attentions by their input, so that grouped heads weigh the same tokens."""
+    for layer in layers:
+        by_rows: dict[int, list[int]] = {}
+        for k in layer:
+            by_rows.setdefault(id(entering[k]), []).append(k)
+        yield from by_rows.values()
+
+
+def _at_readout(model: ExplainableModel, matrix: Tensor, batch: GraphBatch) -> Tensor:
+    """Return the graph token's row (B, H, T) of matrices (B, H, Q, T).
+
+    Without a graph token, return the weighted mean of the nodes' rows.
+    """
+    row = first_row(model, batch, matrix, "token")[:, : matrix.shape[2]]
+    return torch.einsum("bq,bhqt->bht", row, matrix)

@@ -1,6 +1,6 @@
 """Measure what attention heads look at in a data set: distances and relations.
 
-This follows Song 2024, section 4.2. Rows, keys and distances are defined in `head_counts`.
+This follows Song 2024, section 4.2. Rows, keys and distances are defined in `layers`.
 """
 
 import json
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from graphxai.contract.batch import GraphBatch, OneGraphAtATime
 from graphxai.contract.batching import batches_for, collated
+from graphxai.contract.checkpoint_files import read_fields
 from graphxai.contract.inputs import Input, prepare_all
 from graphxai.contract.model import ExplainableModel, evaluating
-from graphxai.runtime.reading import small_file
 from graphxai.runtime.writing import write_whole
 
-from .head_counts import ROUNDING, HeadCounts, Shares, count, positional_heads, relational_heads
+from .layers import ROUNDING, HeadCounts, Shares, count, positional_heads, relational_heads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FILE = "heads.json"  # in a checkpoint folder, beside the weights
 FORMAT = "graphxai-heads"
+SHARES = ("distances", "related", "base_rates")  # the fields that are arrays
+KINDS = dict.fromkeys((*SHARES, "relations"), list) | {"rows": int}  # in the file
 
 # The pairs (query, key) of every input, by the name of the relation.
 GivenRelations = Mapping[str, Sequence[Iterable[tuple[int, int]]]]
@@ -62,10 +64,25 @@ class HeadStatistics:
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("distances", "related", "base_rates"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        for name in SHARES:
+            values = np.asarray(getattr(self, name))
+            if values.dtype.kind not in "fi":
+                raise ValueError(f"{name!r} is not an array of numbers")
+            if not ((values >= 0) & (values <= 1 + ROUNDING)).all():  # catches NaN too
+                raise ValueError(f"{name!r} has values outside 0 to 1")
+            object.__setattr__(self, name, values.astype(np.float64))
         object.__setattr__(self, "relations", tuple(self.relations))
-        _check(self)
+        if not all(isinstance(text, str) for text in (*self.relations, self.data, self.sha256)):
+            raise ValueError("'relations', 'data' and 'sha256' are not all text")
+        shape, count = self.distances.shape, len(self.relations)
+        if len(shape) != 3 or shape[-1] < 3 or 0 in shape:
+            raise ValueError(f"'distances' has shape {shape}, not (layers, heads, 3 or more)")
+        if self.related.shape != (*shape[:2], count) or self.base_rates.shape != (count,):
+            raise ValueError("'related', 'base_rates' and 'relations' do not match 'distances'")
+        if self.rows < 1:
+            raise ValueError(f"'rows' is {self.rows}; it must be at least 1")
+        if np.abs(self.distances.sum(-1) - 1).max() > 1e-3:
+            raise ValueError("'distances' does not sum to one over the distances")
 
     @property
     def positional(self) -> NDArray[np.bool_]:
@@ -110,7 +127,7 @@ class HeadStatistics:
         """Write `heads.json` into a folder, such as that of a checkpoint."""
         path = Path(folder) / FILE
         content: dict[str, Any] = {"format": FORMAT} | vars(self)
-        for name in ("distances", "related", "base_rates"):
+        for name in SHARES:
             content[name] = content[name].round(6).tolist()
         return write_whole(path, json.dumps(content) + "\n")
 
@@ -124,8 +141,8 @@ class HeadStatistics:
         path = Path(folder)
         path = path / FILE if path.is_dir() else path
         try:
-            content = json.loads(small_file(path).decode("utf-8"))
-            return cls(**_fields(content))
+            content = {"data": "", "sha256": ""} | read_fields(path, FORMAT, KINDS)
+            return cls(**{key: content[key] for key in (*KINDS, "data", "sha256")})
         except FileNotFoundError:
             raise ValueError(
                 f"{path}: no such file; create it with head_statistics(model, inputs).save(folder)."
@@ -233,48 +250,6 @@ def _given_relations(
                 matrix[query, key] = True
         by_input.append(related)
     return by_input
-
-
-def _fields(content: Any) -> dict[str, Any]:
-    """Read the fields of a `HeadStatistics` from a JSON object, with the right types."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"it is not a JSON object with 'format' {FORMAT!r}")
-    arrays = ("distances", "related", "base_rates")
-    missing = [key for key in (*arrays, "relations", "rows") if key not in content]
-    if missing:
-        raise ValueError(f"missing key {missing[0]!r}")
-    numbers: dict[str, Any] = {key: np.asarray(content[key]) for key in arrays}
-    for key, value in numbers.items():
-        if value.dtype.kind not in "fi":
-            raise ValueError(f"{key!r} is not an array of numbers")
-    names, rows = content["relations"], content["rows"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("'relations' is not a list of names")
-    if not isinstance(rows, int) or isinstance(rows, bool):
-        raise ValueError("'rows' is not a whole number")
-    texts = {key: content.get(key, "") for key in ("data", "sha256")}
-    for key, text in texts.items():
-        if not isinstance(text, str):
-            raise ValueError(f"{key!r} is not text")
-    return numbers | texts | {"relations": tuple(names), "rows": rows}
-
-
-def _check(statistics: HeadStatistics) -> None:
-    """Raise ValueError unless the shapes match and the shares are valid."""
-    distances, related = statistics.distances, statistics.related
-    count = len(statistics.relations)
-    if distances.ndim != 3 or distances.shape[-1] < 3 or 0 in distances.shape:
-        raise ValueError(f"'distances' has shape {distances.shape}, not (layers, heads, 3 or more)")
-    if related.shape != (*distances.shape[:2], count) or statistics.base_rates.shape != (count,):
-        raise ValueError("'related', 'base_rates' and 'relations' do not match 'distances'")
-    if statistics.rows < 1:
-        raise ValueError(f"'rows' is {statistics.rows}; it must be at least 1")
-    for name in ("distances", "related", "base_rates"):
-        values = getattr(statistics, name)
-        if not ((values >= 0) & (values <= 1 + ROUNDING)).all():  # catches NaN too
-            raise ValueError(f"{name!r} has values outside 0 to 1")
-    if np.abs(distances.sum(-1) - 1).max() > 1e-3:
-        raise ValueError("'distances' does not sum to one over the distances")
 
 
 # -- relations between atoms, the counterpart of syntactic relations -------------------------------

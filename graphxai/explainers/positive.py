@@ -12,7 +12,7 @@ not run, because the model's code fixes the data type, the model itself is expla
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from graphxai.wrapping.eval_replica import copied
 
 from .attention import (
     GRADIENT_WEIGHTED,
-    attention_gradients,
     first_row,
     positive_means,
     rolled_out,
@@ -42,7 +41,7 @@ from .attention import (
 )
 from .base import Attribution, Explainer, gradients, scored
 from .heads import FILE, HeadStatistics, count
-from .layers import layers_of, pass_with_gradients
+from .layers import attention_gradients, layers_of, pass_with_gradients
 from .registry import register
 from .traits import Traits
 
@@ -280,12 +279,7 @@ class PartialLrp(Explainer):
     name = "partial_lrp"
     title = "Partial LRP"
     source = "Voita 2019; Chefer 2021b"
-    traits = Traits(
-        large_score_means=CONTRIBUTING,
-        caveat="hardly depends on the class",
-        cost="1 forward, 1 relevance pass of one layer",
-        needs_gradients=True,
-    )
+    traits = replace(LrpZPlus.traits, cost="1 forward, 1 relevance pass of one layer")
 
     def _attribute(self, model: ExplainableModel, batch: GraphBatch, target: Target) -> Attribution:
         def attribute(double: ExplainableModel) -> Attribution:
@@ -319,10 +313,8 @@ class MaskedLrp(Explainer):
     name = "masked_lrp"
     title = "Masked LRP"
     source = "Song 2024, section 4"
-    traits = Traits(
-        large_score_means=GRADIENT_WEIGHTED,
-        cost="2 or 3 forward, 1 backward, 1 relevance pass",
-        needs_gradients=True,
+    traits = replace(
+        TransformerAttribution.traits, cost="2 or 3 forward, 1 backward, 1 relevance pass"
     )
 
     def __init__(

@@ -208,6 +208,16 @@ def test_each_graph_is_followed_in_its_own_class():
         gx.evaluate(model, SMILES, target=("sweet", "sour"))
 
 
+def test_labels_in_a_list_follow_the_order_of_inputs_with_keys():
+    model, keyed = three_classes(), dict(zip("abcde", SMILES, strict=True))
+    labels = ["sour", 2, None, float("nan"), 0.0]
+    report = gx.evaluate(model, keyed, ["lrp"], labels=labels, metrics=["auac"])
+    assert {u.graph: u.target for u in report.units} == {"a": "sour", "b": "none", "e": "sweet"}
+    as_list = gx.evaluate(model, SMILES, ["lrp"], labels=labels, metrics=["auac"])
+    assert report.robustness == as_list.robustness
+    assert report.robustness["mask"].measure == "accuracy"
+
+
 def test_the_sensitivity_of_a_recorded_model_is_measured_for_every_method():
     """A softmax by hand is recorded and run again, and its outputs are compared with the model."""
 

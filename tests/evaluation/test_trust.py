@@ -25,7 +25,7 @@ from graphxai.datasets.superpixels import image_to_data
 from graphxai.datasets.training_set import Nearness, TrainingSet, training_set_of
 from graphxai.evaluation.statistics import relative_change
 from graphxai.evaluation.trust import other_forms
-from graphxai.evaluation.trust.errors import confidence_of, confidence_sign, distance_sign
+from graphxai.evaluation.trust.errors import confidence_of, distance_of
 from graphxai.evaluation.trust.other_forms import WRITINGS, another_form, likely_tautomers
 from graphxai.evaluation.trust.signs import (
     Sign,
@@ -49,6 +49,11 @@ FAR = {
 VERUBECESTAT = "C[C@]1(CS(=O)(=O)N(C(=N1)N)C)c1cc(NC(=O)c2ccc(F)cn2)ccc1F"
 CLASS = Prediction("activity", "active", {"inactive": 0.2, "active": 0.8})
 VALUE = Prediction("pIC50", value=6.0)
+
+
+def with_errors(**of_activity):
+    metadata = {"coverage": {"activity": of_activity}}
+    return SimpleNamespace(origin=SimpleNamespace(metadata=metadata))
 
 
 @pytest.fixture(scope="module")
@@ -467,7 +472,7 @@ def test_scores_that_depend_on_the_numbering_of_superpixels_are_detected(digits)
 )
 def test_an_unsure_prediction_is_explained_against_the_next_class(probability, level, words):
     shares = {"8": 0.9 * (1 - probability), "3": probability, "5": 0.1 * (1 - probability)}
-    sign = confidence_sign(Prediction("digit", "3", shares))
+    sign = confidence_of(with_errors(), Prediction("digit", "3", shares))
     assert sign.level == level
     assert sign.value == probability
     assert words in sign.text
@@ -475,7 +480,7 @@ def test_an_unsure_prediction_is_explained_against_the_next_class(probability, l
 
 def test_of_two_classes_an_even_prediction_is_a_warning_and_a_value_has_no_confidence(bace):
     levels = [
-        confidence_sign(Prediction("activity", "yes", {"no": 1 - p, "yes": p})).level
+        confidence_of(with_errors(), Prediction("activity", "yes", {"no": 1 - p, "yes": p})).level
         for p in (0.51, 0.8, 0.99)
     ]
     assert levels == ["warning", "caution", "good"]
@@ -486,7 +491,8 @@ def test_of_two_classes_an_even_prediction_is_a_warning_and_a_value_has_no_confi
 def test_how_sure_of_a_class_a_model_must_be_is_decided_by_its_own_errors():
     def sign(p, **errors):
         named = {name.replace("at_", "0.").replace("0.0", "0"): e for name, e in errors.items()}
-        return confidence_sign(Prediction("activity", "yes", {"no": 1 - p, "yes": p}), named)
+        model = with_errors(errors_by_probability=named)
+        return confidence_of(model, Prediction("activity", "yes", {"no": 1 - p, "yes": p}))
 
     usual = {"at_95": [0.02, 0.01, 400], "at_8": [0.15, 0.02, 300], "at_6": [0.4, 0.04, 100]}
     assert [sign(p, **usual).level for p in (0.97, 0.85, 0.65)] == ["good", "caution", "warning"]
@@ -647,7 +653,9 @@ def test_a_tautomer_of_another_class_is_named_and_does_not_change_the_verdict(ba
 
 
 def nearness_sign(word, errors, unit="class"):
-    return distance_sign(Nearness(word, 0.5, "C"), errors, unit)
+    label = "yes" if unit == "class" else None
+    prediction = Prediction("activity", label, {}, unit=unit)
+    return distance_of(with_errors(errors=errors), prediction, Nearness(word, 0.5, "C"))
 
 
 def test_distance_counts_as_much_as_this_models_own_errors_say():

@@ -23,9 +23,13 @@ from graphxai.datasets.rules import RULES
 from graphxai.evaluation.curves import node_series
 from graphxai.evaluation.testing import check_batching, check_renumbering
 from graphxai.explainers import FittedExplainer, fit_explainer, get_explainer
-from graphxai.explainers.learned.curves import areas, gradients_of_probability, soft_presence
-from graphxai.explainers.learned.description import node_features
 from graphxai.explainers.learned.network import class_numbers
+from graphxai.explainers.learned.passes import (
+    areas,
+    gradients_of_probability,
+    node_features,
+    soft_presence,
+)
 from graphxai.explainers.orders import in_order
 from graphxai.explainers.registry import methods_for
 from graphxai.models.graphormer import Ensemble, StructureEncoding, save_checkpoint

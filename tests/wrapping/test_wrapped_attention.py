@@ -14,7 +14,7 @@ from torch_geometric.utils import degree, scatter, softmax, to_dense_adj, to_den
 
 import graphxai as gx
 from graphxai.explainers import head_statistics
-from graphxai.explainers.head_counts import HeadCounts
+from graphxai.explainers.layers import HeadCounts
 from graphxai.rules.conservative import record
 
 pytestmark = pytest.mark.usefixtures("only_relevance")

@@ -10,8 +10,8 @@ from torch_geometric.nn import GATv2Conv, global_mean_pool
 
 import graphxai as gx
 from graphxai.explainers import HeadStatistics, get_explainer, head_statistics
-from graphxai.explainers.head_counts import FARTHEST, count
 from graphxai.explainers.heads import RELATIONS, relations_of
+from graphxai.explainers.layers import FARTHEST, count
 from other_models import GpsModel, SparseModel, molecules
 
 pytestmark = pytest.mark.usefixtures("only_relevance", "recorded_once")

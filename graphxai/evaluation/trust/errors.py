@@ -105,24 +105,12 @@ PREDICTED = {"good": "as well as nearer ones", "caution": "worse", "warning": "m
 def distance_of(model: Model, prediction: Prediction, nearness: Nearness | None = None) -> Sign:
     """Judge how near a predicted molecule is to the training set, by this model's own errors.
 
-    `nearness` is how near the molecule is; by default what the prediction says.
+    `nearness` is how near the molecule is, by default what the prediction says; graphs other than
+    molecules have none. How wrong the model was for unseen molecules near, at the edge and far
+    decides the level, where its metadata know enough of them. Otherwise limits apply that were
+    fitted to other models.
     """
-    unit = prediction.unit if prediction.label is None else "class"
-    errors = errors_of(model, prediction.task, "errors")
-    return distance_sign(nearness or prediction.nearness, errors, unit)
-
-
-def distance_sign(
-    nearness: Nearness | None, errors: Mapping[str, Any] | None = None, unit: str = ""
-) -> Sign:
-    """Judge how near a molecule is to the training set. None stands for other graphs.
-
-    Args:
-        errors: how wrong this model was for unseen molecules near, at the edge and far, from its
-            metadata. They decide the level, where there are enough of them. Without them, limits
-            apply that were fitted to other models.
-        unit: the unit of the errors of a value; "class" if they are shares of wrong classes.
-    """
+    nearness = nearness or prediction.nearness
     if nearness is None or nearness.word == "unknown":
         what = "graphs" if nearness is None else "compounds"
         text = f"its distance from the training {what} is unknown"
@@ -133,7 +121,7 @@ def distance_sign(
         text = f"no training compound contains {' or '.join(nearness.unseen)}"
     elif level == "known":
         text, figures = "it is a training compound, so its prediction does not test the model", ""
-    elif (measured := _error_sign(nearness, errors or {}, unit)) is not None:
+    elif (measured := _error_sign(model, prediction, nearness)) is not None:
         return measured
     else:
         text = {
@@ -145,7 +133,7 @@ def distance_sign(
     return Sign("training set", level, nearness.similarity, text, figures)
 
 
-def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sign | None:
+def _error_sign(model: Model, prediction: Prediction, nearness: Nearness) -> Sign | None:
     """Judge how near a molecule is by how wrong this model was for unseen molecules as far away.
 
     It is a caution if they were predicted worse than near ones, and a warning if the errors were
@@ -155,7 +143,8 @@ def _error_sign(nearness: Nearness, errors: Mapping[str, Any], unit: str) -> Sig
     not, the level is unknown. The result is None without any such errors.
     """
     words = ("near", "edge", "far")
-    groups = read_groups(errors, words)
+    unit = prediction.unit if prediction.label is None else "class"
+    groups = read_groups(errors_of(model, prediction.task, "errors"), words)
     if not groups or nearness.similarity is None or nearness.word not in words:
         return None
     place = words.index(nearness.word)
@@ -199,27 +188,20 @@ CONFIDENCE = {2: Limits(0.89, 0.73), 3: Limits(0.9, 0.7)}
 
 
 def confidence_of(model: Model, prediction: Prediction) -> Sign:
-    """Judge how sure the model is of the predicted class, by its own errors."""
-    return confidence_sign(prediction, errors_of(model, prediction.task, "errors_by_probability"))
+    """Judge how sure the model is of the predicted class, by its own errors.
 
-
-def confidence_sign(prediction: Prediction, errors: Groups | None = None) -> Sign:
-    """Judge how sure the model is of its class.
-
-    If the prediction is unsure, explaining one class is only half the story.
-
-    Args:
-        errors: how wrong this model was for unseen molecules, by the probability of the predicted
-            class, see `SURENESS`. With such errors, the sign is a warning where a quarter of the
-            classes predicted about as surely were wrong, and a caution where a tenth were, if these
-            are more than of surer ones, beyond the error of the comparison. Where a quarter were
-            wrong although surer ones are no better, it is a caution. Without such errors, limits
-            apply that were fitted to other models.
+    If the prediction is unsure, explaining one class is only half the story. The metadata may say
+    how wrong the model was for unseen molecules, by the probability of the predicted class, see
+    `SURENESS`. Then the sign is a warning where a quarter of the classes predicted about as surely
+    were wrong, and a caution where a tenth were, if these are more than of surer ones, beyond the
+    error of the comparison. Where a quarter were wrong although surer ones are no better, it is a
+    caution. Without such errors, limits apply that were fitted to other models.
     """
+    errors = errors_of(model, prediction.task, "errors_by_probability")
     first, second = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:2]
     level = CONFIDENCE[min(len(prediction.probabilities), 3)].level(first[1])
     measured = ""
-    if (groups := _alike_and_surer(first[1], errors or {})) is not None:
+    if (groups := _alike_and_surer(first[1], errors)) is not None:
         alike, surer = groups
         level = _level(alike, surer)
         what = "graphs" if prediction.nearness is None else "molecules"

@@ -217,10 +217,8 @@ def explained_with_trust(
         explanation = by_form.pop(ITEM)
         if not by_form or any(form.target != explanation.target for form in by_form.values()):
             by_form = dict(explain_prepared(model, forms, explainer, target=explanation.wanted))
-        tautomers = tautomer_signs(model, [(0, item)], {0: explanation})
-    rewritten = _in_order_of_input(by_form, orders)
-    trusted = _trusted(model, [(0, item)], {0: explanation}, rewritten, tautomers)
-    return explanation, trusted[0]
+        rewritten = _in_order_of_input(by_form, orders)
+        return explanation, _trusted(model, [(0, item)], {0: explanation}, rewritten)[0]
 
 
 def trust_prepared(
@@ -237,7 +235,7 @@ def trust_prepared(
     one of the signs. None leaves this sign and that of tautomers out.
     """
     if explainer is None:
-        return _trusted(model, prepared, explanations, None, {})
+        return _trusted(model, prepared, explanations, None)
     with one_thread():
         forms, orders = _other_forms(model, prepared)
         by_form = dict(explain_prepared(model, forms, explainer, target=target))
@@ -247,9 +245,8 @@ def trust_prepared(
                     f"the explanation is for {explained!r}, but the given target means"
                     f" {form.target!r}: give the target of the explanation."
                 )
-        tautomers = tautomer_signs(model, prepared, explanations)
-    rewritten = _in_order_of_input(by_form, orders)
-    return _trusted(model, prepared, explanations, rewritten, tautomers)
+        rewritten = _in_order_of_input(by_form, orders)
+        return _trusted(model, prepared, explanations, rewritten)
 
 
 def _trusted(
@@ -257,13 +254,13 @@ def _trusted(
     prepared: Sequence[tuple[Key, Input]],
     explanations: Mapping[Key, Explanation],
     rewritten: Mapping[Key, list[NDArray[np.floating]]] | None,
-    tautomers: Mapping[Key, Sign],
 ) -> dict[Key, Trust]:
     """Judge explanations by all signs, given the relevance of other forms if it is known.
 
     `rewritten` is the relevance (N,) of other forms of each input, in its own order of nodes, or
-    None to leave this sign out.
+    None to leave this sign and that of tautomers out.
     """
+    tautomers = {} if rewritten is None else tautomer_signs(model, prepared, explanations)
     training = training_set_of(model)
     trusted = {}
     for key, item in prepared:

@@ -30,7 +30,7 @@ from ..base import Attribution, Explainer, scored
 from ..orders import in_order
 from ..registry import register
 from ..traits import Traits
-from .description import NodeFeatures, describe
+from .passes import NodeFeatures, describe
 
 NETWORK, CARD = "explainer.safetensors", "explainer.json"
 FORMAT = "graphxai-explainer"

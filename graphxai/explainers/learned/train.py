@@ -1,7 +1,7 @@
 """Fit an explainer to a model, so that it finds the order in which the curve rises soonest.
 
 First the network imitates a teacher that averages over coalitions or orders. Then it learns from
-the curve itself, in a soft form (see `curves`). The loss is the negative mean of the class's
+the curve itself, in a soft form (see `passes`). The loss is the negative mean of the class's
 probability over six random thresholds.
 """
 
@@ -27,9 +27,16 @@ from graphxai.runtime.progress import Progress, progress_bar
 from ..base import Explainer
 from ..path_marginals import PathMarginals
 from ..shapley import ShapleySampling
-from .curves import areas, gradients_of_probability, soft_presence, standardised
-from .description import Description, describe, start_of
 from .network import FittedExplainer, OrderNetwork, hash_of, raw_inputs, with_classes
+from .passes import (
+    Description,
+    areas,
+    describe,
+    gradients_of_probability,
+    soft_presence,
+    standardised,
+    start_of,
+)
 
 GRAPHS_AT_A_TIME = 8
 FEWEST = 2 * GRAPHS_AT_A_TIME
