@@ -273,13 +273,15 @@ def assay_columns(
     named = (e for e in EXPORTS if plain_name(base) == e.value)
     fitting = (e for e in named if (e.relation or e.unit or e.kind) in by_plain)
     known = next(fitting, AssayColumns(""))
+    with_role = (known.relation, known.unit, known.kind)
+    without_role = [name for name in others if plain_name(name) not in with_role]
 
     def column_of(exported: str | None, role: frozenset[str]) -> str | None:
         """Return the export's column, or one beside the values, as units are in any table."""
         if exported in by_plain:
             return by_plain[exported]
         is_asked = exported or not known.value or role is UNIT_WORDS
-        return _beside(names, value, others, role) if is_asked else None
+        return _beside(names, value, without_role, role) if is_asked else None
 
     relation = column_of(known.relation, RELATION_WORDS)
     units, kind = column_of(known.unit, UNIT_WORDS), column_of(known.kind, KIND_WORDS)
