@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     app: typer.Typer
 
 _FORMAT = warnings.formatwarning
+SEVERAL_ELSEWHERE = ("--model", "--method")  # options that can be repeated in some commands
 
 
 class _FlagsWithoutTypes:
@@ -56,17 +57,18 @@ class HelpfulCommand(_FlagsWithoutTypes, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, in which `-` is standard input or standard output.
 
-        Of an option that takes one value, Click would take the last where it is given twice.
+        An option that is given twice counts as it was given last, but for those of which other
+        commands take several.
         """
         INVOCATION.command = str(self.name)
         args = list(without_dashes(str(self.name), args))
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(list(args))
             for parameter, times in Counter(given).items():
-                takes_one = not (parameter.multiple or getattr(parameter, "is_flag", False))
-                if times > 1 and takes_one and parameter.nargs == 1:
-                    said = f"given {times} times, but this command takes one."
-                    raise typer.BadParameter(f"{parameter.opts[0]} is {said}", ctx=ctx)
+                name = parameter.opts[0]
+                if name in SEVERAL_ELSEWHERE and times > 1 and not parameter.multiple:
+                    said = f"{name} is given {times} times, but this command takes one."
+                    raise typer.BadParameter(said, ctx=ctx)
         return super().parse_args(ctx, args)
 
 
