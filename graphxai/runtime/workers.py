@@ -31,6 +31,7 @@ from .worker_process import PieceResult as PieceResult
 
 STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/results/workers.md
 HEARD = 0.2  # seconds until Ctrl-C is heard that another thread received while this one waits
+SHORT = 2.0  # seconds that need no bar
 FEWEST = 16  # items of a first piece, after which one can say how long the rest takes
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 
@@ -90,8 +91,8 @@ def map_in_processes(
     first = next(source, [])
     count = 1 if len(first) >= total else _allowed(workers)
     source = chain([first] if first else [], source)
-    if count is None:
-        left, remaining = total, 0.0
+    left, remaining = total, 0.0
+    if count in (None, 1):
         for piece in islice(source, 2):  # a model's first call prepares what later ones use
             start = time.perf_counter()
             result = function(piece)
@@ -99,8 +100,10 @@ def map_in_processes(
             left -= len(piece)
             remaining = taken * max(left, 0) / len(piece)  # seconds
             yield [PieceResult(piece, range(len(piece)), result)]
+            del result  # which may be large
             if taken >= STARTING / 4:
                 break
+    if count is None:
         count = free_cores() if remaining >= STARTING else 1
         if remaining * (1 - 1 / count) < STARTING or not _can_be_sent(function):
             count = 1
@@ -108,8 +111,28 @@ def map_in_processes(
         with closing(in_workers(function, source, count)) as results:
             yield from results
         return
-    for piece in source:
+    for piece in _joined(source) if remaining < SHORT else source:
         yield [PieceResult(piece, range(len(piece)), function(piece))]
+
+
+def _joined(pieces: Iterable[Sequence[Item]]) -> Iterator[Sequence[Item]]:
+    """Join pieces of growing size, so that more items share passes; an error comes after them."""
+    joined: list[Item] = []
+    failed: Exception | None = None
+    last = 0
+    try:
+        for piece in pieces:
+            if len(piece) == last:  # the full size, of which as many fit into memory
+                yield joined
+                joined = []
+            joined += piece
+            last = len(piece)
+    except Exception as error:
+        failed = error
+    if joined:
+        yield joined
+    if failed is not None:
+        raise failed
 
 
 def _allowed(workers: int | None) -> int | None:

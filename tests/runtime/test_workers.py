@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import graphxai
 from graphxai.runtime import workers
-from graphxai.runtime.workers import LostItem, in_workers, map_in_processes
+from graphxai.runtime.workers import LostItem, in_workers, map_in_processes, pieces_of
 from toiling import DiesOn, DiesSending, DiesTimes, doubled, odd, slowly, strict, where
 
 PIECES = [[1, 2], [3], [4, 5, 6], [], [7]]
@@ -260,3 +261,39 @@ def running(pids):
         if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z":
             running_processes.append(pid)
     return running_processes
+
+
+def test_one_process_joins_small_pieces_of_quick_work():
+    sizes = []
+
+    def work(piece):
+        sizes.append(len(piece))
+        return list(piece)
+
+    parts = chain.from_iterable(map_in_processes(work, pieces_of(range(500), 256), 1, 500))
+    assert list(chain.from_iterable(part.result for part in parts)) == list(range(500))
+    assert sizes == [16, 32, 452]
+
+
+def _pieces_before(items):
+    """Yield pieces of 16, 32 and 52 items, and then the error of the 101st."""
+    for size in (16, 32, 52, 64):
+        yield [next(items) for _ in range(size)]
+
+
+def test_pieces_of_the_full_size_are_not_joined():
+    sizes = []
+    list(map_in_processes(lambda piece: sizes.append(len(piece)), pieces_of(range(96), 16), 1, 96))
+    assert sizes == [16] * 6
+
+
+def test_what_came_before_an_error_of_the_source_is_done_first():
+    def items():
+        yield from range(100)
+        raise ValueError("damaged")
+
+    results = chain.from_iterable(map_in_processes(list, _pieces_before(items()), 1, 500))
+    parts = [next(results) for _ in range(3)]
+    assert list(chain.from_iterable(part.result for part in parts)) == list(range(100))
+    with pytest.raises(ValueError, match="damaged"):
+        next(results)
