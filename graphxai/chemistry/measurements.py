@@ -184,10 +184,10 @@ class Measurements:
         for column in columns:
             try:
                 source = table.source_of(column, (units or {}).get(column, "")) or column
-                wanted = None if tasks is None else tasks or [column]
-                records, plain = table.measured(source, wanted, limit)
+                names = None if tasks is None else tasks or [column]
+                records, plain = table.measured(source, names, limit)
                 pairs = zip((r.cells[structures] for r in records), plain.cells, strict=True)
-                is_named = wanted is None or plain.name in wanted
+                is_named = names is None or plain.name in names
                 return cls.of(pairs, plain.name if is_named else column, standardise)
             except ValueError as error:
                 errors.append(error)
@@ -300,7 +300,7 @@ class Measurements:
         return self.values[after] - self.values[before]
 
 
-def measurements_of(
+def measurements_for_tasks(
     path: str | Path,
     units: Mapping[str, str],
     column: str | None,
@@ -312,9 +312,8 @@ def measurements_of(
     Args:
         units: the unit of each task, by its name.
     """
-    if column:
-        return Measurements.read(path, [column], smiles_column, standardise, [*units])
-    return Measurements.read(path, [*units], smiles_column, standardise, [*units], units)
+    columns, units_of = ([column], {}) if column else ([*units], units)
+    return Measurements.read(path, columns, smiles_column, standardise, [*units], units_of)
 
 
 def _both_ways(changes: Iterable[tuple[Exchange, float]]) -> dict[Exchange, list[float]]:
@@ -389,7 +388,7 @@ def measured_properties(
     for name, task in tasks.items():
         try:
             units = {task.name: task.unit}
-            tables[name] = measurements_of(measured, units, None, smiles_column, way)
+            tables[name] = measurements_for_tasks(measured, units, None, smiles_column, way)
         except ValueError as error:
             errors.append(error)
     if not tables:

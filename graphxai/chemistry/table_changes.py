@@ -27,7 +27,7 @@ from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import fields_html, table_html
 
 from .matching import read_pattern
-from .measurements import MOST_COMPARED, Measured, Measurements, measurements_of
+from .measurements import MOST_COMPARED, Measured, Measurements, measurements_for_tasks
 from .names import quietly_read
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def measured_for(
     units = {each.task.name: each.task.unit for each in panel.properties}
     if isinstance(measured, Mapping):
         return Measurements.of(measured.items(), column or "value", way)
-    return measurements_of(measured, units, column, smiles_column, way)
+    return measurements_for_tasks(measured, units, column, smiles_column, way)
 
 
 def _change(was: Prediction, then: Prediction) -> float:

@@ -344,7 +344,7 @@ def _empty_folder(options: BenchmarkOptions, name: str) -> Path:
 def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -> None:
     """Score methods by the atoms in which the activity cliffs of a table differ."""
     from graphxai.chemistry.cliff_truth import evaluate_cliffs
-    from graphxai.chemistry.measurements import measurements_of
+    from graphxai.chemistry.measurements import measurements_for_tasks
     from graphxai.contract.target import Target
     from graphxai.evaluation.ground_truth_report import ROWS, detail
     from graphxai.explanation.api import load
@@ -356,7 +356,7 @@ def _benchmark_cliffs(checkpoint: str, table: Path, options: BenchmarkOptions) -
     model, target = load(checkpoint), Target(options.target, options.task)
     task, way = target.task_in(model.config), standardisation_of(model)
     units, columns = {task.name: task.unit}, (options.label_column, options.smiles_column)
-    measured = measurements_of(table, units, *columns, way)
+    measured = measurements_for_tasks(table, units, *columns, way)
     rows = evaluate_cliffs(
         model,
         list(measured.values),

@@ -162,7 +162,7 @@ def _measured(
     from graphxai.chemistry.measurements import (
         NoNumbersError,
         measured_properties,
-        measurements_of,
+        measurements_for_tasks,
     )
     from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 
@@ -172,7 +172,7 @@ def _measured(
             return measured_properties(ModelPanel.of(models), table, files.smiles_column) or None
         units, way = goal.tasks_of(model), standardisation_of(model)
         columns = files.measured_column, files.smiles_column
-        values = measurements_of(table, units, *columns, way)
+        values = measurements_for_tasks(table, units, *columns, way)
     except ValueError as error:
         if files.measured is not None or files.measured_column is not None:
             raise

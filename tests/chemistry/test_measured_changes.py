@@ -8,7 +8,7 @@ from rdkit import Chem
 
 import graphxai as gx
 from graphxai.chemistry.matching import unstable_groups
-from graphxai.chemistry.measurements import Measurements, measurements_of
+from graphxai.chemistry.measurements import Measurements, measurements_for_tasks
 from graphxai.chemistry.search.neighbours import measured_changes, mutated
 from graphxai.chemistry.search.transformations import transformed
 from graphxai.datasets.matched_pairs import Exchange, environment_of
@@ -183,16 +183,16 @@ def test_a_column_with_the_unit_of_the_task_comes_before_one_of_its_name(tmp_pat
     assert open_table(path).source_of("y", "pKi") == "y [pKi]"
     assert open_table(path).source_of("y") == "y"
     units = {"y": "pKi"}
-    assert measurements_of(path, units, None).values == {"CCO": 7, "CCN": 8, "CCC": 9}
-    assert measurements_of(path, units, "y").values == {"CCO": -1, "CCN": -2, "CCC": -3}
+    assert measurements_for_tasks(path, units, None).values == {"CCO": 7, "CCN": 8, "CCC": 9}
+    assert measurements_for_tasks(path, units, "y").values == {"CCO": -1, "CCN": -2, "CCC": -3}
 
 
 def test_values_that_became_logarithms_are_called_so(tmp_path):
     path = tmp_path / "ki.csv"
     path.write_text("smiles,Ki (nM)\nCCO,1000\nCCN,10000\nCCC,1500\n")
-    read = measurements_of(path, {"pKi": ""}, "Ki (nM)")
+    read = measurements_for_tasks(path, {"pKi": ""}, "Ki (nM)")
     assert (read.name, read.values["CCO"]) == ("pKi", pytest.approx(6))
-    plain = measurements_of(path, {"solubility": ""}, "Ki (nM)")
+    plain = measurements_for_tasks(path, {"solubility": ""}, "Ki (nM)")
     assert (plain.name, plain.values["CCO"]) == ("Ki (nM)", 1000)
 
 

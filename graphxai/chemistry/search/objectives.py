@@ -16,7 +16,11 @@ from rdkit import Chem
 from graphxai.chemistry.contrast import NO_MOLECULE
 from graphxai.chemistry.desirability import DesirabilityScore, PropertyGoal, PropertyProfile
 from graphxai.chemistry.matched_pairs import ShrunkenMean
-from graphxai.chemistry.measurements import Measurements, measured_properties, measurements_of
+from graphxai.chemistry.measurements import (
+    Measurements,
+    measured_properties,
+    measurements_for_tasks,
+)
 from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
 from graphxai.explanation.api import explain, predict
@@ -190,7 +194,7 @@ class SingleObjective(SearchObjective):
                 measured = Measurements.of(measured.items(), name, way)
             else:
                 units = goal.tasks_of(models)
-                measured = measurements_of(measured, units, None, standardise=way)
+                measured = measurements_for_tasks(measured, units, None, standardise=way)
         explanation = explain(models, molecule, target=goal.target, progress=False)
         tables = {} if measured is None else {name: measured}
         before = {name: explanation.prediction}
