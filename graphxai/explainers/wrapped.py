@@ -327,8 +327,8 @@ def said_of_probabilities(model: Any, batch: Any, outputs: Tensor) -> str:
     if model.module not in _returns_probabilities:
         from graphxai.wrapping.model_checks import without_traces  # needs PyG
 
-        found = without_traces(_ends_in_probabilities, model, batch)
-        _returns_probabilities[model.module] = bool(found)
+        is_last = without_traces(_ends_in_probabilities, model, batch)
+        _returns_probabilities[model.module] = bool(is_last)
     if not _returns_probabilities[model.module]:
         return ""
     return (

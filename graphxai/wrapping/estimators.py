@@ -226,16 +226,18 @@ def wrap_function(
 
 def _of_estimator(task: Task, estimator: Any) -> Task:
     """Return a task with the classes in the order of the estimator, unless they are new names."""
-    own = classes_of(estimator)
+    fitted = classes_of(estimator)
     if (task.kind == "regression") == is_classifier(estimator):
         predicts = "classes" if is_classifier(estimator) else "values"
         raise ValueError(f"the estimator predicts {predicts}: task {task.name!r} needs that kind.")
-    if {*own} == {*task.classes}:
-        return replace(task, classes=own)
-    moved = [new for new, old in zip(task.classes, own, strict=False) if new != old and new in own]
+    if {*fitted} == {*task.classes}:
+        return replace(task, classes=fitted)
+    moved = [
+        new for new, old in zip(task.classes, fitted, strict=False) if new != old and new in fitted
+    ]
     if moved:
         raise ValueError(
-            f"the estimator has the classes {', '.join(map(repr, own))} in this order, so"
+            f"the estimator has the classes {', '.join(map(repr, fitted))} in this order, so"
             f" {moved[0]!r} cannot be the name of another: give all of them, or other names."
         )
     return task
