@@ -118,12 +118,14 @@ def secant(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the slope and the constant of the line through f at zero and f at x, entry by entry.
 
     Where f is infinite at zero, as a logarithm or a reciprocal is, the line begins at one, or at
-    minus one if x is negative.
+    minus one if x is negative. The difference is taken in double precision, since near zero that of
+    two singles is rounding.
     """
+    dtype, x = x.dtype, x.double()
     start = torch.zeros_like(x)
     if not bool(f(start).isfinite().all()):
         start = torch.ones_like(x).copysign(x)
     at_start, point = f(start), torch.where(x == start, start + 1e-4, x)
     slope = (f(point) - at_start) / (point - start)
     slope = slope.masked_fill(~slope.isfinite(), 0.0)
-    return slope, at_start - slope * start
+    return slope.to(dtype), (at_start - slope * start).to(dtype)

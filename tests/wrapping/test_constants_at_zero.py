@@ -11,6 +11,7 @@ from torch_geometric.nn import global_add_pool
 
 import graphxai as gx
 from graphxai.engine.request import recorded_only
+from graphxai.rules.operation_rule import secant
 
 pytestmark = pytest.mark.usefixtures("only_relevance")
 
@@ -135,6 +136,16 @@ def test_spellings_of_one_function_have_the_same_relevance_and_constants():
         one, other = (gx.explain(model, GRAPHS[0], "lrp") for model in models)
         assert one.relevance == pytest.approx(other.relevance, abs=1e-5)
         assert one.ledger.biases == pytest.approx(other.ledger.biases, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus", "exp2"])
+def test_slopes_near_zero_are_no_rounding(name):
+    x = torch.tensor([1e-3, -1e-5, 3e-7, -2e-8])
+    slope, constant = secant(AT_ZERO[name], x)
+    exact, exact_constant = secant(AT_ZERO[name], x.double())
+    assert slope.dtype == constant.dtype == torch.float32
+    torch.testing.assert_close(slope, exact.float())
+    torch.testing.assert_close(constant, exact_constant.float())
 
 
 def test_a_gate_is_still_constant():
