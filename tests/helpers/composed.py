@@ -29,6 +29,12 @@ IN, DIM, HALF = 5, 8, 4
 POOLS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_pool}
 
 
+def derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the derivative of a function of single entries."""
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(f(x).sum(), x)[0]
+
+
 @dataclass
 class Graphs:
     """What the parts of a model read, and how they compute what the rules change.
@@ -65,11 +71,11 @@ class Graphs:
         return x if layer.bias is None else x + self.added("biases", layer.bias)
 
     def by_ratio(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Apply an activation as a constant factor."""
+        """Apply an activation as a constant factor, which is its derivative where x is zero."""
         if not self.rules:
             return f(x)
         safe = torch.where(x == 0, 1.0, x)
-        return x * (f(safe) / safe).detach()
+        return x * torch.where(x == 0, derivative(f, x), f(safe) / safe).detach()
 
     def halved(
         self, a: Tensor, b: Tensor, f: Callable[[Tensor, Tensor], Tensor] = torch.mul
@@ -213,6 +219,11 @@ class Activation(Part):
 
     def forward(self, h: Tensor, g: Graphs) -> Tensor:
         return g.by_ratio(self.functions[self.spelling], h)
+
+
+KINKED = (
+    "selu in place", "relu", "relu in place", "leaky", "random leaky", "prelu by hand",
+)  # activations whose slope jumps at zero  # fmt: skip
 
 
 class Linear(Part):
@@ -811,7 +822,7 @@ def well_conditioned(model: Composed, data: Data, products: bool = False) -> Exp
     """Return `expected`, or None where features change the results a lot, or rounding decides.
 
     They change a lot where attention and activations are saturated. Rounding decides which of equal
-    nodes is the largest.
+    nodes is the largest, and which slope a kinked activation has at zero.
     """
     usual, disturbed = (expected(model, data, factor, products) for factor in (1, 1 + 1e-7))
     terms = [
@@ -820,20 +831,27 @@ def well_conditioned(model: Composed, data: Data, products: bool = False) -> Exp
     ]
     terms += [(share, disturbed.lines[line]) for line, share in usual.lines.items()]
     steady = all(abs(a - b) < 1e-4 * usual.largest for a, b in terms)
-    return usual if usual.largest < 1e4 and steady and not has_ties(model, data) else None
+    return usual if usual.largest < 1e4 and steady and not rounding_decides(model, data) else None
 
 
-def has_ties(model: Composed, data: Data) -> bool:
-    """Return whether a maximum over nodes has two that are equal but for rounding."""
-    tied = []
+def rounding_decides(model: Composed, data: Data) -> bool:
+    """Return whether nodes share a maximum, or a kinked activation is applied to zero.
+
+    Two nodes share a maximum if they are equal but for rounding. A gate that is shut gives exact
+    zeros.
+    """
+    close = []
 
     def look(part: nn.Module, args: tuple[Any, ...]) -> None:
         h = args[0]  # (n, DIM)
+        if isinstance(part, Activation):
+            close.append(bool((h == 0).any()))
+            return
         near = (h[:, None] - h).abs() <= 1e-9 * h.abs()  # (n, n, DIM)
         near &= ~torch.eye(len(h), dtype=torch.bool)[..., None] & (h != 0)
-        tied.append(bool(near.any()))
+        close.append(bool(near.any()))
 
-    parts = [part for part in model.modules() if getattr(part, "spelling", "") == "max"]
+    parts = [part for part in model.modules() if getattr(part, "spelling", "") in ("max", *KINKED)]
     hooks = [part.register_forward_pre_hook(look) for part in parts]
     with torch.no_grad():
         model(
@@ -841,7 +859,7 @@ def has_ties(model: Composed, data: Data) -> bool:
         )
     for hook in hooks:
         hook.remove()
-    return any(tied)
+    return any(close)
 
 
 def attends_plainly(model: Composed) -> bool:
