@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+from torch_geometric.nn import ChebConv, ClusterGCNConv, GATConv, GCNConv, SAGEConv
 
 import graphxai as gx
 from graphxai.contract.inputs import prepare_for
@@ -91,6 +91,11 @@ class Published(nn.Module):
         return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
+class Chebyshev(ChebConv):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, K=3)
+
+
 def directed(seed: int) -> Data:
     """A directed graph, of which some nodes have no neighbours to read."""
     generator = torch.Generator().manual_seed(seed)
@@ -139,7 +144,8 @@ def cases():
 
 
 MODELS = {name: Messages(receive) for name, receive in (SUMS | OTHERS).items()} | {
-    layer.__name__: Published(layer) for layer in (GCNConv, GATConv, SAGEConv)
+    layer.__name__: Published(layer)
+    for layer in (GCNConv, GATConv, SAGEConv, ClusterGCNConv, Chebyshev)
 }
 
 

@@ -237,7 +237,9 @@ class GateFinder:
             return
         dim = groups.dim % len(shape)
         of_index_ids = self._ids(groups.index.value)
-        if op.name not in kinds.GATHERED and (of_index_ids is None or of_index_ids.key is None):
+        of_edges = of_index_ids is not None and of_index_ids.key is not None
+        index = self.trace.memory.tensors[groups.index.slot]
+        if index.dtype == torch.bool or not (of_edges or op.name in kinds.GATHERED):
             return  # entries are put somewhere else, but do not pass from node to node
         ids = self._parts(source, len(shape))
         of_index = self.trace.shape(groups.index.value)
@@ -248,7 +250,6 @@ class GateFinder:
                 ids = [aligned(part.reshape(-1, *[1] * after), len(shape)) for part in ids]
         if not ids or source in self._vanishing:
             return
-        index = self.trace.memory.tensors[groups.index.slot]
         by_channel = index.transpose(0, dim).flatten(1) if index.dim() > 1 else index[:, None]
         if groups.way == "prod" or not bool((by_channel == by_channel[:, :1]).all()):
             self._refuse(op)
