@@ -107,7 +107,7 @@ class PathMarginals(Explainer):
     def _by_presence(
         self, model: ExplainableModel, batch: GraphBatch, target: Target
     ) -> Attribution | None:
-        """Score the nodes of a wrapped model by presence gates, or return None if it has none."""
+        """Score the nodes of a wrapped model by presence gates, or else by attention."""
         alone = batch.mask.sum(-1) <= 1
         if not hasattr(model, "rows_to_outputs") or bool(alone.all()):
             return None
@@ -121,11 +121,18 @@ class PathMarginals(Explainer):
             start = orders.first_order(measure, run.mask).scores
             scores, spread = orders.from_both_ends(measure, start, run.mask, self.rounds // 2 - 1)
         except NotGated as reason:
+            try:
+                attribution = self._through_attention(model, batch, target)
+            except NoAttentionError as error:
+                raise NoAttentionError(
+                    f"{reason}. It has no attention between nodes that path_marginals could measure"
+                    " instead: explain it by 'occlusion', 'shapley_sampling' or 'lrp'."
+                ) from error
             warn(
                 f"{reason}; path_marginals measures attention alone, and LRP the rest.",
                 stacklevel=6,
             )
-            return None
+            return attribution
         if bool(alone.any()):  # a node that is alone in its graph has no marginal
             path = LrpPath()._attribute(model, batch, target)
             of_path = orders.relative(path.graph_token, path.relevance, batch.mask)

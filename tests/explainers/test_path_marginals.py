@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from shapley import batch_of
 from torch_geometric.data import Data
+from torch_geometric.nn import MedianAggregation
 
 import graphxai as gx
-from graphxai.contract.model import explaining
+from graphxai.contract.model import NoAttentionError, explaining
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.molecules import molecule_to_data
@@ -250,6 +252,23 @@ def test_a_model_that_cannot_leave_nodes_out_is_named():
     model = gx.wrap(Sorted().eval().double(), kind="regression", inputs="tokens")
     with pytest.warns(UserWarning, match=r"\(the model: sort\): write .*; path_marginals measures"):
         gx.explain(model, torch.randn(5, 16, dtype=torch.float64), "path_marginals")
+
+
+def test_without_attention_it_is_refused_with_what_cannot_be_left_out_and_methods_that_work():
+    class Middle(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.pool = torch.nn.Linear(3, 3), MedianAggregation()
+            self.head = torch.nn.Linear(3, 1)
+
+        def forward(self, x, batch):
+            return self.head(self.pool(self.inner(x), batch))
+
+    model, graph = gx.wrap(Middle().eval(), kind="regression"), Data(x=torch.randn(4, 3))
+    with pytest.raises(NoAttentionError, match=r"pool: sort.*no attention.*'occlusion'"):
+        gx.explain(model, graph, "path_marginals")
+    for method in ("occlusion", "shapley_sampling", "lrp"):
+        assert np.isfinite(gx.explain(model, graph, method).relevance).all()
 
 
 def test_by_presence_gates_it_takes_at_most_forty_passes(monkeypatch):
