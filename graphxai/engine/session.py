@@ -148,7 +148,7 @@ class _Interceptor:
         if threading.get_ident() != self._thread or id(module) not in self._parts:
             return
         if self._recording is not None:
-            self._recording.enter(module)
+            self._recording.enter(module, args)
             return
         inner = _interceptors.get()
         while inner is not None and id(module) not in inner._parts:
@@ -160,7 +160,7 @@ class _Interceptor:
         if not any(t.requires_grad for t in floats):
             self._during_call.enter_context(requiring_gradients(floats))
         self._outermost, self._recording = module, Recording(self._model)
-        self._recording.enter(module)
+        self._recording.enter(module, args)
         rules = current_rules().of_modules
         self._during_call.enter_context(computing_by_rules(self._model, rules))
         self._recording.begin()

@@ -1,7 +1,7 @@
 """Relevance by the positive rule: the method of Chefer et al., CVPR 2021, and its variants.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation. `rules.positive` has the rules, and `wrapping.engine.positive_pass` applies them to a
+by operation. `rules.positive` has the rules, and `engine.positive` applies them to a
 model's operations. LayerNorm, activations and the softmax pass relevance on unchanged. Biases of
 linear maps take no part. Padding gets no attention and therefore no relevance.
 
