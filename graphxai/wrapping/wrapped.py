@@ -42,7 +42,7 @@ from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .eval_replica import ModuleView
-from .heterogeneous import OF_TYPES, SCHEMA
+from .heterogeneous import SCHEMA, names_added
 from .hiding import outputs_of_kept, outputs_without_nodes
 from .lookups import LookupForms, codes_by_node
 from .messages import counting_layers
@@ -132,11 +132,11 @@ class WrappedModel(ShownModel, ModuleView):
         """
         if self.settings.dense:
             return None
-        names = self.attributes_read()
+        names, added = self.attributes_read(), names_added(data)
         attributes = {
             key: tuple(value.shape[1:]) if key == "x" else value if key == SCHEMA else None
             for key, value in data.to_dict().items()
-            if names is None or key in names or key in OF_TYPES or key == "x"
+            if names is None or key in names or key in added or key == "x"
         }
         return frozenset(attributes.items())
 
