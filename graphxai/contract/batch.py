@@ -74,14 +74,20 @@ class OneGraphAtATime(ValueError):
     """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
 
     Attributes:
-        batches: a batch with one graph for each of the graphs.
-        why: what it does, so that they cannot.
+        why: what the model does, so that they cannot; "" if nobody need be told.
     """
 
-    def __init__(self, model: Any, batch: Any, why: str) -> None:
+    def __init__(self, model: Any, why: str) -> None:
         super().__init__(
             f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
             " one at a time."
         )
         self.model, self.why = model, why
-        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
+
+    def apart(self, *batches: Any) -> list[Any]:
+        """Return a batch for each of the graphs, and warn of it, or raise this again for one."""
+        count = sum(map(len, batches))
+        if self.why and count == 1:
+            raise self
+        self.model.warn_of_single_passes(self.why, count)
+        return [batch.of_rows(row) for batch in batches for row in range(len(batch))]

@@ -152,7 +152,7 @@ class ModelChecks:
         self, name: str, why: str, graphs: int, together: int, passes: int
     ) -> None:
         """Warn, once for each reason, what it costs that graphs take so many passes."""
-        if passes <= together or why == AS_ASKED or why in self._warned:
+        if passes <= together or why in ("", AS_ASKED, *self._warned):
             return
         self._warned.add(why)
         cost = f"{passes} passes instead of {'one' if together == 1 else together}"

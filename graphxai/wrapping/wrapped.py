@@ -291,7 +291,7 @@ class WrappedModel(ShownModel, ModuleView):
         if why:
             recorded = current_tape() is not None or current_relevance() is not None
             if recorded and len(batch) > 1:
-                raise OneGraphAtATime(self, batch, why)
+                raise OneGraphAtATime(self, why)
             self.warn_of_single_passes(why, len(tokens))
             run = tokens_one_by_one if batch.graphs is None else one_by_one
             return run(self, tokens, batch, keep)
@@ -369,7 +369,7 @@ class WrappedModel(ShownModel, ModuleView):
                 with computing_by_rules(self.running, rules.of_modules) as acting:
                     outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
-            raise OneGraphAtATime(self, batch, ATTENTION_IN_PARTS) from None
+            raise OneGraphAtATime(self, ATTENTION_IN_PARTS) from None
         if tape is not None:
             self.checks.reads_class_token |= tape.reads_class_token
             if rules.custom and tape.with_biases:
