@@ -1,4 +1,4 @@
-"""A batch of graphs of different sizes, padded to one size."""
+"""Batches of graphs of different sizes, padded to one size, and the places of their nodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,6 +68,34 @@ class GraphBatch:
 
     def _each(self, of: Callable[[Tensor], Tensor]) -> "GraphBatch":
         return replace(self, **{name: of(t) for name, t in vars(self).items() if t is not None})
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLayout:
+    """The graph and slot that each row of the model's nodes belongs to.
+
+    Args:
+        graph, slot: the graph and the slot of each row (n,).
+        mask (B, N): True at nodes.
+        graph_token: whether the model's sequence starts with a graph token. If it does not, row and
+            column 0 of recorded attention are zero.
+    """
+
+    graph: Tensor
+    slot: Tensor
+    mask: Tensor
+    graph_token: bool = False
+
+    @classmethod
+    def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
+        """Lay out nodes that have their rows in the order of mask (B, N)."""
+        graph, slot = mask.nonzero(as_tuple=True)
+        return cls(graph, slot, mask, graph_token)
+
+    @property
+    def tokens(self) -> int:
+        """The number T of tokens, including the graph token."""
+        return self.mask.shape[1] + 1
 
 
 class OneGraphAtATime(ValueError):

@@ -17,7 +17,6 @@ backward pass: the sum is linear in the weights of the outputs, so that its deri
 weights of a graph, times these, is the share of that graph.
 """
 
-import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -30,21 +29,20 @@ from torch.utils.hooks import RemovableHandle
 
 from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper, bound_operation, shape_of
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
-from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
+from graphxai.engine.hooked_plan import ROUNDING, HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS
 from graphxai.engine.recorded_pass import run_recorded, unseen_constants
 from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gradients
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
-from graphxai.rules.conservative import Rules, conservative, current_tape, record
+from graphxai.rules.conservative import Rules, conservative, record
 from graphxai.rules.operation_rule import secant
 from graphxai.rules.remainders import gradients_of
-from graphxai.rules.tape import DeferredShares, DoesNotAddUp
+from graphxai.rules.tape import DeferredShares, DoesNotAddUp, Tape
 from graphxai.runtime.modules import uncompiled
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 OUTPUTS = ""  # in place of an attribute
-TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 
 
 class AddedConstant(NamedTuple):
@@ -142,10 +140,7 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
 
 def _rounding(*tensors: Tensor) -> float:
     """Return the relative error that counts as rounding."""
-    return TOLERANCE * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
-
-
-_proved = weakref.WeakSet[HookedPlan](), weakref.WeakSet[HookedPlan]()  # by one graph, by several
+    return ROUNDING * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,25 +211,26 @@ def _note_failure(memory: PassMemory, beside_empty: bool, rules: Rules, why: Opa
     return True
 
 
-def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredShares]:
-    """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
+def pass_by_hooks(request: PassRequest, rules: Rules, tape: Tape) -> Tensor:
+    """Return the outputs (B, C) of a pass with hooks.
 
-    Raises Opaque if the pass has to be recorded.
+    The tape gets the shares, which come with the gradient. Raises Opaque if the pass has to be
+    recorded.
     """
     hooked = _run(request, rules)
-    if (tape := current_tape()) is not None:
-        tape.acting_rules.update(hooked.plan.plan.custom.values())
-    proved = _proved[len(request.layout.mask) > 1]
-    if not hooked.adds_up(rules) and hooked.plan not in proved:
+    tape.acting_rules.update(hooked.plan.plan.custom.values())
+    plan, several = hooked.plan, len(request.layout.mask) > 1
+    if several not in plan.proved and not hooked.adds_up(rules):
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
             reason = _reason_against(hooked, rules)
         if reason is not None:
             if _note_failure(request.memory, hooked.beside_empty, rules, reason):
-                return pass_by_hooks(request, rules)
+                return pass_by_hooks(request, rules, tape)
             raise reason
-        proved.add(hooked.plan)
-    return hooked.outputs, hooked.shares(rules)
+        plan.proved.add(several)
+    tape.deferred_shares = hooked.shares(rules)
+    return hooked.outputs
 
 
 def _run(request: PassRequest, rules: Rules) -> _HookedPass:
@@ -359,18 +355,18 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     part = hooked.request.part()
     if part is not None and (smaller := _run(part, rules)).plan is hooked.plan:
         hooked = smaller
-    outputs = hooked.outputs.detach()
-    count = outputs.numel()
-    weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
     request = hooked.request
-    try:
-        of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
-    except RuntimeError as error:  # an operation may have no second derivative
-        return Opaque(str(error))
     rows = request.rows.detach().requires_grad_()
     with torch.enable_grad():  # relevance of leaves follows from the same plan
         again, plan, shares = run_recorded(replace(request, rows=rows, leaves={}), rules)
     assert shares is not None
+    outputs = hooked.outputs.detach()
+    count = outputs.numel()
+    weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
+    try:
+        of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
+    except RuntimeError as error:  # an operation may have no second derivative
+        return Opaque(str(error))
     if unseen := next(unseen_constants(plan, request), None):
         return Opaque(f"a constant that autograd does not know ({unseen})")
     of_recording = _explained(request, rows, again, shares, weights)

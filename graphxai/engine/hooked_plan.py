@@ -6,7 +6,7 @@ would stay in memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -32,7 +32,7 @@ from graphxai.engine.trace import LacksValue, Op, Opaque, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import BoundOperation
 
-ROUNDING = 1e3  # machine epsilons
+ROUNDING = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 HookAt: TypeAlias = tuple[int, Callable[[Node], Hook]]  # what makes an operation's hook
@@ -153,7 +153,7 @@ def _differentiable(op: Op) -> list[Ref]:
     """Return the arguments that the node of an operation may have gradients for, in its order."""
     kind = kinds.NODES_OF_GRAPH[op.func]
     args = op.args[:1] if type(op.args[0]) is list else [op.args[place] for place in kind.places]
-    return [ref for arg in args for ref in refs_in(arg)]
+    return refs_in(args)
 
 
 def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
@@ -187,6 +187,7 @@ class HookedPlan:
         additions: the parameters that are added to signals.
         exact: whether no operation computed in less than single precision.
         patterns: for each group of `roles.alike`, which of its operations have equal settings.
+        proved: for passes of one graph, or of several, whether a recorded pass agreed.
     """
 
     trace: GraphTrace
@@ -195,6 +196,7 @@ class HookedPlan:
     additions: tuple[Addition, ...]
     exact: bool
     patterns: list[list[int]]
+    proved: set[bool] = field(default_factory=set)
 
     def fits(self, graph: AutogradGraph) -> bool:
         """Whether a graph of the same structure has the same roles."""

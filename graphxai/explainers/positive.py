@@ -21,12 +21,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batch import GraphBatch, NodeLayout
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.engine.positive.context import RelevancePass, relevance_pass
 from graphxai.engine.positive.rules import pass_by_positive_rules
-from graphxai.engine.request import NodeLayout, PassRequest
+from graphxai.engine.request import PassRequest
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
 from graphxai.runtime.derived_values import cached, cached_passes, weight_versions
 from graphxai.runtime.notices import warn

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from graphxai.contract.batch import NodeLayout
 from graphxai.contract.inputs import EDGE_GATES, SCHEMA
 from graphxai.contract.structure import IntArray, shortest_paths
-from graphxai.engine.request import STRUCTURE, NodeLayout
+from graphxai.engine.request import STRUCTURE
 
 from .attribute_roles import attribute_roles
 from .chosen import nodes_asked, nodes_read

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NodeIds, aligned
-from graphxai.engine.attention.node_tracker import reduced_axes
+from graphxai.engine.attention.node_tracker import by_entry, reduced_axes
 from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
-from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, GateFinder, Groups, by_entry
+from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, GateFinder, Groups
 from graphxai.engine.replay import Replay
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
@@ -42,7 +42,6 @@ class PresencePlan:
             they cannot.
     """
 
-    trace: Trace
     plan: ReplayPlan
     gates: dict[int, Gate]
     dtype: torch.dtype
@@ -70,7 +69,7 @@ def plan_presence(trace: Trace, nodes: NodeIds, places: int, dtype: torch.dtype)
     taken = {op.number: frozenset(ref.value for ref in op.reads) for op in ops}
     plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken)
     where = sorted(set(finder.without or finder.suspects()))
-    return PresencePlan(trace, plan, gates, dtype, where)
+    return PresencePlan(plan, gates, dtype, where)
 
 
 def _behind_gates(trace: Trace, gates: dict[int, Gate]) -> set[int]:
