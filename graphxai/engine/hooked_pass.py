@@ -7,6 +7,8 @@ a proof, and those that are `Opaque`, go to the second tier, which records them.
 
 * Under the affine rules of LRP the output is an affine function of the inputs. Relevance and the
   shares of the biases have to sum to it, in every pass.
+  But features may choose among parameters, as rounded ones do in a look-up. Their share would
+  count as biases, so that a recorded pass has to show that none do.
 * Under other rules there is no such sum. One pass of each plan is compared with a recorded pass of
   the same input, which lists everything that is added, on the smallest and the largest graph of the
   batch. Later passes have the same operations on the same values, because their plan fits.
@@ -30,7 +32,8 @@ from torch.utils.hooks import RemovableHandle
 from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper, bound_operation, shape_of
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import ROUNDING, HookedPlan, hook_by_plan
-from graphxai.engine.ledger import BIASES, CONSTANTS
+from graphxai.engine.ledger import BIASES, CONSTANTS, LedgerLines
+from graphxai.engine.plan import ReplayPlan
 from graphxai.engine.recorded_pass import run_recorded, unseen_constants
 from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gradients
 from graphxai.engine.rules import Node, saved
@@ -220,7 +223,7 @@ def pass_by_hooks(request: PassRequest, rules: Rules, tape: Tape) -> Tensor:
     hooked = _run(request, rules)
     tape.acting_rules.update(hooked.plan.plan.custom.values())
     plan, several = hooked.plan, len(request.layout.mask) > 1
-    if several not in plan.proved and not hooked.adds_up(rules):
+    if several not in plan.proved and (plan.chooses or not hooked.adds_up(rules)):
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
             reason = _reason_against(hooked, rules)
@@ -347,6 +350,15 @@ def _difference(
     return None
 
 
+def _floats_choose(plan: ReplayPlan, request: PassRequest) -> bool:
+    """Whether constants that a pass adds depend on inputs of floats, but not by a gradient."""
+    flow, lines, others = plan.trace.flow, LedgerLines(plan.trace, {}), request.others
+    real = [bit for bit, name in request.names.items() if others[name].is_floating_point()]
+    added = (ref for op in plan.passing for _, ref in lines.added_by(plan, op) if ref is not None)
+    inputs = sum(real, NODES)
+    return any(flow.depends[ref.value] & ~flow.live[ref.value] & inputs for ref in added)
+
+
 def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     """Compare a pass with a recorded one, and say in what they differ, or return None.
 
@@ -360,6 +372,10 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     with torch.enable_grad():  # relevance of leaves follows from the same plan
         again, plan, shares = run_recorded(replace(request, rows=rows, leaves={}), rules)
     assert shares is not None
+    if hooked.plan.chooses and _floats_choose(plan, request):
+        return Opaque("parameters that are chosen by floats")
+    if hooked.adds_up(rules):
+        return None
     outputs = hooked.outputs.detach()
     count = outputs.numel()
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ

@@ -45,6 +45,7 @@ REMEDIES = {  # by a part of a reason, what to write instead
     "that differs from that of a recorded": "let the model compute in double precision",
     "twice, of the same signal": "compute it once",
     "log-probabilities": "return them last, or the logits",
+    "chosen by floats": "give the graph what chooses as an attribute of integers",
     "TorchScript": "call the function as it was written, without torch.jit",
     "": "write it with other operations of PyTorch, such as sums and products",
 }
