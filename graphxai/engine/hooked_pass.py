@@ -33,9 +33,10 @@ from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper, bound_ope
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
 from graphxai.engine.hooked_plan import ROUNDING, HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS, LedgerLines
-from graphxai.engine.plan import ReplayPlan
+from graphxai.engine.plan import make_plans
 from graphxai.engine.recorded_pass import run_recorded, unseen_constants
-from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gradients
+from graphxai.engine.request import PassMemory, PassRequest, record_pass, requiring_gradients
+from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
 from graphxai.rules.conservative import Rules, conservative, record
@@ -192,7 +193,7 @@ class _HookedPass:
             return {BIASES: biases} | {name: line for name, line in lines.items() if line.any()}
 
         def give_up(reason: str) -> None:
-            request.memory.note_failure(rules, Opaque(reason), TRIES)
+            request.memory.note_failure(rules, Opaque(reason), for_good=True)
 
         several = divides and len(request.layout.mask) > 1
         return DeferredShares([c.leaf for c in added], shares, several, give_up)
@@ -209,7 +210,7 @@ def _note_failure(memory: PassMemory, beside_empty: bool, rules: Rules, why: Opa
     elif beside_empty:
         memory.beside_empty = False
     else:
-        memory.note_failure(rules, why, TRIES)
+        memory.note_failure(rules, why, for_good=True)
         return False
     return True
 
@@ -350,9 +351,14 @@ def _difference(
     return None
 
 
-def _floats_choose(plan: ReplayPlan, request: PassRequest) -> bool:
+def _floats_choose(request: PassRequest, rules: Rules) -> bool:
     """Whether constants that a pass adds depend on inputs of floats, but not by a gradient."""
-    flow, lines, others = plan.trace.flow, LedgerLines(plan.trace, {}), request.others
+    try:
+        trace = record_pass(request)
+    except Exception:  # only hooks can follow the pass
+        return False
+    _, plan = make_plans(trace, find_roles(trace), rules)
+    flow, lines, others = trace.flow, LedgerLines(trace, {}), request.others
     real = [bit for bit, name in request.names.items() if others[name].is_floating_point()]
     added = (ref for op in plan.passing for _, ref in lines.added_by(plan, op) if ref is not None)
     inputs = sum(real, NODES)
@@ -368,11 +374,7 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     if part is not None and (smaller := _run(part, rules)).plan is hooked.plan:
         hooked = smaller
     request = hooked.request
-    rows = request.rows.detach().requires_grad_()
-    with torch.enable_grad():  # relevance of leaves follows from the same plan
-        again, plan, shares = run_recorded(replace(request, rows=rows, leaves={}), rules)
-    assert shares is not None
-    if hooked.plan.chooses and _floats_choose(plan, request):
+    if hooked.plan.chooses and _floats_choose(request, rules):
         return Opaque("parameters that are chosen by floats")
     if hooked.adds_up(rules):
         return None
@@ -383,6 +385,10 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
         of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
     except RuntimeError as error:  # an operation may have no second derivative
         return Opaque(str(error))
+    rows = request.rows.detach().requires_grad_()
+    with torch.enable_grad():  # relevance of leaves follows from the same plan
+        again, plan, shares = run_recorded(replace(request, rows=rows, leaves={}), rules)
+    assert shares is not None
     if unseen := next(unseen_constants(plan, request), None):
         return Opaque(f"a constant that autograd does not know ({unseen})")
     of_recording = _explained(request, rows, again, shares, weights)

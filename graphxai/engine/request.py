@@ -103,9 +103,10 @@ class PassMemory:
         """Whether a pass by hooks under these rules is worth a try."""
         return _hooks_allowed.get() and len(self._failures.get(rules, ())) < TRIES
 
-    def note_failure(self, rules: Rules, why: Opaque, times: int = 1) -> None:
+    def note_failure(self, rules: Rules, why: Opaque, for_good: bool = False) -> None:
         """Remember why a pass under these rules was recorded. After `TRIES` failures, all are."""
-        self._failures[rules] = [*self._failures.pop(rules, ()), *[why] * times]
+        failures = [why] * (TRIES if for_good else 1)
+        self._failures[rules] = [*self._failures.pop(rules, ()), *failures]
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
         """Name the modules and the remedy of the last failure, and warn of the first one.
