@@ -32,13 +32,7 @@ from graphxai.runtime.derived_values import cached, cached_passes, weight_versio
 from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
-from .attention import (
-    GRADIENT_WEIGHTED,
-    first_row,
-    positive_means,
-    rolled_out,
-    zero_if_unread,
-)
+from .attention import GRADIENT_WEIGHTED, first_row, positive_means, rolled_out, zero_if_unread
 from .base import Attribution, Explainer, gradients, scored
 from .heads import FILE, HeadStatistics, count
 from .layers import attention_gradients, layers_of, pass_with_gradients

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from .subgraphs import restricted, same_without_nodes
 
 ENTRIES, LAYOUT = "_entry_index", "_layout"  # of the indices and the layout of a sparse matrix
 NOT_FURTHER = {"x", "y", "num_nodes", *STRUCTURE}  # are no inputs beside the nodes
+Wrapped: TypeAlias = Any  # a WrappedModel, whose file imports those that take one
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ prove any other. If either fails, the graph without nodes gets a pass to itself.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +20,11 @@ from graphxai.contract.model import wanted_empty_outputs
 from graphxai.engine.request import STRUCTURE, PassBesideEmpty, PassRequest
 from graphxai.rules.module_rule import ModuleRule, rule_of_class
 
-from .batches import WrappedBatch, is_real
+from .batches import Wrapped, WrappedBatch, is_real
 from .chosen import PAIR
 from .heterogeneous import SCHEMA, names_added
 
 LARGE, SEVERAL = 128, 8  # nodes of a graph, graphs of a batch
-Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
 def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:

@@ -22,7 +22,7 @@ from graphxai.engine.recording import is_recording
 from graphxai.runtime.modules import uncompiled
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .batches import WrappedBatch
+from .batches import Wrapped, WrappedBatch
 from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
 from .lookups import (
     IN_PARTS,
@@ -35,8 +35,6 @@ from .lookups import (
     places_in,
     width_of,
 )
-
-Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
 class ReplacedRows:

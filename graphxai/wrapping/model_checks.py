@@ -34,12 +34,11 @@ from graphxai.runtime.modules import form_of, uncompiled
 from graphxai.runtime.notices import warn
 
 from .attribute_roles import has_matrices
-from .batches import WrappedBatch, as_rows, is_real
+from .batches import Wrapped, WrappedBatch, as_rows, is_real
 from .calling import takes_batch_vector
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
 from .lookups import IN_PARTS
 
-Wrapped = Any  # a WrappedModel, whose file imports this one
 # Why the graphs of a list take a pass each, and what to do.
 AS_ASKED = "takes one graph at a time, as wrap was told"
 HAS_MATRICES = "gets graphs with dense matrices of pairs of nodes, which PyG cannot batch"
@@ -156,10 +155,7 @@ class ModelChecks:
             return
         self._warned.add(why)
         cost = f"{passes} passes instead of {'one' if together == 1 else together}"
-        warn(
-            f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}",
-            stacklevel=5,
-        )
+        warn(f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}", stacklevel=5)
 
     def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:
         """Warn, once, of rules from outside that do not act in a pass."""

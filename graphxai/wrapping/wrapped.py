@@ -24,20 +24,8 @@ from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes, unchanged_by_errors
 
 from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
-from .batches import (
-    WrappedBatch,
-    as_rows,
-    as_tokens,
-    collate_graphs,
-    collate_tokens,
-    is_real,
-)
-from .calling import (
-    CallSettings,
-    WrappedConfig,
-    attributes_read,
-    takes_padding_mask,
-)
+from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
+from .calling import CallSettings, WrappedConfig, attributes_read, takes_padding_mask
 from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
@@ -268,12 +256,7 @@ class WrappedModel(ShownModel, ModuleView):
             rows = batch.dense
         return as_tokens(rows.to(self.float_dtype), batch, " and ".join(self.settings.embedding))
 
-    def encode(
-        self,
-        tokens: Tensor,
-        batch: WrappedBatch,
-        keep: Tensor | None = None,
-    ) -> Tensor:
+    def encode(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None = None) -> Tensor:
         """Return the outputs (B, C) of tokens (B, T, D).
 
         Nodes are hidden where `keep` (B, N) is False. Both may hold the batch several times, as
