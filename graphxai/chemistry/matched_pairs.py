@@ -4,6 +4,7 @@ Activity cliffs are pairs of similar molecules whose measured values differ a lo
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, overload
@@ -52,6 +53,15 @@ class ShrunkenMean(NamedTuple):
     def __str__(self) -> str:
         pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
         return f"{self.mean:+.2f} (90 %: {self.low:+.2f} to {self.high:+.2f}; {pairs})"
+
+
+def both_ways(changes: Iterable[tuple[Exchange, float]]) -> dict[Exchange, list[float]]:
+    """Return the changes of every exchange, each also as that of the exchange back."""
+    of: dict[Exchange, list[float]] = defaultdict(list)
+    for exchange, change in changes:
+        of[exchange].append(change)
+        of[exchange.reversed].append(-change)
+    return dict(of)
 
 
 def variances(groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:

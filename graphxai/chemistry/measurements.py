@@ -26,7 +26,7 @@ from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.runtime.notices import warn
 
-from .matched_pairs import ShrunkenMean, variances
+from .matched_pairs import ShrunkenMean, both_ways, variances
 
 MOST_COMPARED = 10_000  # compounds among which pairs are looked for, in half a minute
 SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
@@ -272,7 +272,7 @@ class Measurements:
     @cached_property
     def _changes(self) -> dict[Exchange, list[float]]:
         """The measured changes of every exchange in the table."""
-        return _both_ways((pair.exchange, self._change(a, b)) for a, b, pair in self.pairs)
+        return both_ways((pair.exchange, self._change(a, b)) for a, b, pair in self.pairs)
 
     @cached_property
     def exchanges(self) -> dict[tuple[str, str], dict[Exchange, ShrunkenMean]]:
@@ -288,7 +288,7 @@ class Measurements:
         changes = {
             (exchange.old, around, exchange): np.array(each)
             for around, rows in by_environment.items()
-            for exchange, each in _both_ways(rows).items()
+            for exchange, each in both_ways(rows).items()
         }
         prior, noise = variances(list(changes.values()))
         exchanges: dict[tuple[str, str], dict[Exchange, ShrunkenMean]] = defaultdict(dict)
@@ -314,15 +314,6 @@ def measurements_for_tasks(
     """
     columns, units_of = ([column], {}) if column else ([*units], units)
     return Measurements.read(path, columns, smiles_column, standardise, [*units], units_of)
-
-
-def _both_ways(changes: Iterable[tuple[Exchange, float]]) -> dict[Exchange, list[float]]:
-    """Return the changes of every exchange, each also as that of the exchange back."""
-    of: dict[Exchange, list[float]] = defaultdict(list)
-    for exchange, change in changes:
-        of[exchange].append(change)
-        of[exchange.reversed].append(-change)
-    return dict(of)
 
 
 def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[str]:

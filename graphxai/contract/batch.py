@@ -1,4 +1,4 @@
-"""A batch of graphs of different sizes, padded to one size."""
+"""Batches of graphs of different sizes, padded to one size, and the places of their nodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -70,18 +70,52 @@ class GraphBatch:
         return replace(self, **{name: of(t) for name, t in vars(self).items() if t is not None})
 
 
+@dataclass(frozen=True, eq=False)
+class NodeLayout:
+    """The graph and slot that each row of the model's nodes belongs to.
+
+    Args:
+        graph, slot: the graph and the slot of each row (n,).
+        mask (B, N): True at nodes.
+        graph_token: whether the model's sequence starts with a graph token. If it does not, row and
+            column 0 of recorded attention are zero.
+    """
+
+    graph: Tensor
+    slot: Tensor
+    mask: Tensor
+    graph_token: bool = False
+
+    @classmethod
+    def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
+        """Lay out nodes that have their rows in the order of mask (B, N)."""
+        graph, slot = mask.nonzero(as_tuple=True)
+        return cls(graph, slot, mask, graph_token)
+
+    @property
+    def tokens(self) -> int:
+        """The number T of tokens, including the graph token."""
+        return self.mask.shape[1] + 1
+
+
 class OneGraphAtATime(ValueError):
     """The graphs of a batch cannot share a pass of the model, so the batch is not explained.
 
     Attributes:
-        batches: a batch with one graph for each of the graphs.
-        why: what it does, so that they cannot.
+        why: what the model does, so that they cannot; "" if nobody need be told.
     """
 
-    def __init__(self, model: Any, batch: Any, why: str) -> None:
+    def __init__(self, model: Any, why: str) -> None:
         super().__init__(
             f"the graphs of a batch cannot share a pass of {type(model.module).__name__}: explain"
             " one at a time."
         )
         self.model, self.why = model, why
-        self.batches: list[Any] = [batch.of_rows(row) for row in range(len(batch))]
+
+    def apart(self, *batches: Any) -> list[Any]:
+        """Return a batch for each of the graphs, and warn of it, or raise this again for one."""
+        count = sum(map(len, batches))
+        if self.why and count == 1:
+            raise self
+        self.model.warn_of_single_passes(self.why, count)
+        return [batch.of_rows(row) for batch in batches for row in range(len(batch))]

@@ -29,10 +29,12 @@ TABLE_PACKAGES = ("pandas", "pyarrow", "polars", "rdkit")  # whose values may ho
 # Files whose names are no SMILES
 TABLE_FILES = (".csv", ".tsv", ".txt", ".smi", ".sdf", ".xlsx", ".parquet", ".gz")
 GROUP = 64  # how many inputs a model encodes at a time
-# This attribute (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
+# Attributes that are added to a user's graph, whose own have no such names.
+# The first (n,) has 2 at the node to explain, 1 at other nodes of its type, and 0 elsewhere.
 # If one pass answers for several nodes, they have numbers from 2, which `ASKED` holds.
-EXPLAINED_NODE, ASKED = "explained_node", "explained_nodes_asked"
-EDGE_GATES = "edge_gates"  # what is added (E,) to the gates of 1 at the messages along `edge_index`
+EXPLAINED_NODE, ASKED = "graphxai_explained_node", "graphxai_nodes_asked"
+EDGE_GATES = "graphxai_edge_gates"  # is added (E,) to the gates of 1 at messages along `edge_index`
+SCHEMA = "graphxai_schema"  # describes the types of a heterogeneous graph
 
 
 @dataclass(frozen=True)

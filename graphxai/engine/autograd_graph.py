@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphxai.engine import operations as kinds
-from graphxai.engine.recording import EXITS
+from graphxai.engine.recording import EXITS, operation_kind
 from graphxai.engine.rules import Node, as_given, saved
 from graphxai.engine.trace import WEIGHTS, Op, Opaque, Ref, RunningModule, Trace, refs_in
 from graphxai.rules.operation_rule import BoundOperation
@@ -220,7 +220,7 @@ class ValueKeeper(TorchDispatchMode, TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operation, and keep its input, which an operation in place would overwrite."""
-        kind = kinds.operation_kind(func)
+        kind = operation_kind(func)
         if kind.name not in kinds.SAVE_RESULTS:
             return func(*args, **(kwargs or {}))
         x = args[0].clone() if kind.writes else args[0].detach()

@@ -7,6 +7,8 @@ a proof, and those that are `Opaque`, go to the second tier, which records them.
 
 * Under the affine rules of LRP the output is an affine function of the inputs. Relevance and the
   shares of the biases have to sum to it, in every pass.
+  But features may choose among parameters, as rounded ones do in a look-up. Their share would
+  count as biases, so that a recorded pass has to show that none do.
 * Under other rules there is no such sum. One pass of each plan is compared with a recorded pass of
   the same input, which lists everything that is added, on the smallest and the largest graph of the
   batch. Later passes have the same operations on the same values, because their plan fits.
@@ -17,7 +19,6 @@ backward pass: the sum is linear in the weights of the outputs, so that its deri
 weights of a graph, times these, is the share of that graph.
 """
 
-import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -30,21 +31,22 @@ from torch.utils.hooks import RemovableHandle
 
 from graphxai.engine.autograd_graph import AutogradGraph, ValueKeeper, bound_operation, shape_of
 from graphxai.engine.fused import ties_as_computed, with_plain_attention
-from graphxai.engine.hooked_plan import HookedPlan, hook_by_plan
-from graphxai.engine.ledger import BIASES, CONSTANTS
+from graphxai.engine.hooked_plan import ROUNDING, HookedPlan, hook_by_plan
+from graphxai.engine.ledger import BIASES, CONSTANTS, LedgerLines
+from graphxai.engine.plan import make_plans
 from graphxai.engine.recorded_pass import run_recorded, unseen_constants
-from graphxai.engine.request import TRIES, PassMemory, PassRequest, requiring_gradients
+from graphxai.engine.request import PassMemory, PassRequest, record_pass, requiring_gradients
+from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
-from graphxai.rules.conservative import Rules, conservative, current_tape, record
+from graphxai.rules.conservative import Rules, conservative, record
 from graphxai.rules.operation_rule import secant
 from graphxai.rules.remainders import gradients_of
-from graphxai.rules.tape import DeferredShares, DoesNotAddUp
+from graphxai.rules.tape import DeferredShares, DoesNotAddUp, Tape
 from graphxai.runtime.modules import uncompiled
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 OUTPUTS = ""  # in place of an attribute
-TOLERANCE = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 
 
 class AddedConstant(NamedTuple):
@@ -142,10 +144,7 @@ def _divided(total: Tensor, weights: Tensor) -> Tensor:
 
 def _rounding(*tensors: Tensor) -> float:
     """Return the relative error that counts as rounding."""
-    return TOLERANCE * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
-
-
-_proved = weakref.WeakSet[HookedPlan](), weakref.WeakSet[HookedPlan]()  # by one graph, by several
+    return ROUNDING * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +193,7 @@ class _HookedPass:
             return {BIASES: biases} | {name: line for name, line in lines.items() if line.any()}
 
         def give_up(reason: str) -> None:
-            request.memory.note_failure(rules, Opaque(reason), TRIES)
+            request.memory.note_failure(rules, Opaque(reason), for_good=True)
 
         several = divides and len(request.layout.mask) > 1
         return DeferredShares([c.leaf for c in added], shares, several, give_up)
@@ -211,30 +210,31 @@ def _note_failure(memory: PassMemory, beside_empty: bool, rules: Rules, why: Opa
     elif beside_empty:
         memory.beside_empty = False
     else:
-        memory.note_failure(rules, why, TRIES)
+        memory.note_failure(rules, why, for_good=True)
         return False
     return True
 
 
-def pass_by_hooks(request: PassRequest, rules: Rules) -> tuple[Tensor, DeferredShares]:
-    """Return the outputs (B, C) of a pass with hooks, and the shares that come with the gradient.
+def pass_by_hooks(request: PassRequest, rules: Rules, tape: Tape) -> Tensor:
+    """Return the outputs (B, C) of a pass with hooks.
 
-    Raises Opaque if the pass has to be recorded.
+    The tape gets the shares, which come with the gradient. Raises Opaque if the pass has to be
+    recorded.
     """
     hooked = _run(request, rules)
-    if (tape := current_tape()) is not None:
-        tape.acting_rules.update(hooked.plan.plan.custom.values())
-    proved = _proved[len(request.layout.mask) > 1]
-    if not hooked.adds_up(rules) and hooked.plan not in proved:
+    tape.acting_rules.update(hooked.plan.plan.custom.values())
+    plan, several = hooked.plan, len(request.layout.mask) > 1
+    if several not in plan.proved and (plan.chooses or not hooked.adds_up(rules)):
         # what the passes of the comparison record does not belong on the tape of this one
         with conservative(**vars(rules)), record(biases=True):
             reason = _reason_against(hooked, rules)
         if reason is not None:
             if _note_failure(request.memory, hooked.beside_empty, rules, reason):
-                return pass_by_hooks(request, rules)
+                return pass_by_hooks(request, rules, tape)
             raise reason
-        proved.add(hooked.plan)
-    return hooked.outputs, hooked.shares(rules)
+        plan.proved.add(several)
+    tape.deferred_shares = hooked.shares(rules)
+    return hooked.outputs
 
 
 def _run(request: PassRequest, rules: Rules) -> _HookedPass:
@@ -351,6 +351,20 @@ def _difference(
     return None
 
 
+def _floats_choose(request: PassRequest, rules: Rules) -> bool:
+    """Whether constants that a pass adds depend on inputs of floats, but not by a gradient."""
+    try:
+        trace = record_pass(request)
+    except Exception:  # only hooks can follow the pass
+        return False
+    _, plan = make_plans(trace, find_roles(trace), rules)
+    flow, lines, others = trace.flow, LedgerLines(trace, {}), request.others
+    real = [bit for bit, name in request.names.items() if others[name].is_floating_point()]
+    added = (ref for op in plan.passing for _, ref in lines.added_by(plan, op) if ref is not None)
+    inputs = sum(real, NODES)
+    return any(flow.depends[ref.value] & ~flow.live[ref.value] & inputs for ref in added)
+
+
 def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     """Compare a pass with a recorded one, and say in what they differ, or return None.
 
@@ -359,10 +373,14 @@ def _reason_against(hooked: _HookedPass, rules: Rules) -> Opaque | None:
     part = hooked.request.part()
     if part is not None and (smaller := _run(part, rules)).plan is hooked.plan:
         hooked = smaller
+    request = hooked.request
+    if hooked.plan.chooses and _floats_choose(request, rules):
+        return Opaque("parameters that are chosen by floats")
+    if hooked.adds_up(rules):
+        return None
     outputs = hooked.outputs.detach()
     count = outputs.numel()
     weights = 1 + torch.arange(count).to(outputs).view_as(outputs) / count  # all of them differ
-    request = hooked.request
     try:
         of_hooks = _explained(request, hooked.rows, hooked.outputs, hooked.shares(rules), weights)
     except RuntimeError as error:  # an operation may have no second derivative

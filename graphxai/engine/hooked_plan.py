@@ -6,7 +6,7 @@ would stay in memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -28,11 +28,11 @@ from graphxai.engine.replay import rule_for
 from graphxai.engine.request import PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Node, ToInput, saved
-from graphxai.engine.trace import LacksValue, Op, Opaque, Ref, refs_in
+from graphxai.engine.trace import NODES, LacksValue, Op, Opaque, Ref, refs_in
 from graphxai.rules.conservative import Rules, conservative
 from graphxai.rules.operation_rule import BoundOperation
 
-ROUNDING = 1e3  # machine epsilons
+ROUNDING = 1e3  # machine epsilons of the size of all terms: more than that is no rounding
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 Hook: TypeAlias = Callable[[Gradients, Gradients], Gradients | None]
 HookAt: TypeAlias = tuple[int, Callable[[Node], Hook]]  # what makes an operation's hook
@@ -153,7 +153,7 @@ def _differentiable(op: Op) -> list[Ref]:
     """Return the arguments that the node of an operation may have gradients for, in its order."""
     kind = kinds.NODES_OF_GRAPH[op.func]
     args = op.args[:1] if type(op.args[0]) is list else [op.args[place] for place in kind.places]
-    return [ref for arg in args for ref in refs_in(arg)]
+    return refs_in(args)
 
 
 def _scaling(scales: tuple[float, ...], node: Node) -> Hook:
@@ -187,6 +187,8 @@ class HookedPlan:
         additions: the parameters that are added to signals.
         exact: whether no operation computed in less than single precision.
         patterns: for each group of `roles.alike`, which of its operations have equal settings.
+        proved: for passes of one graph, or of several, whether a recorded pass agreed.
+        chooses: whether the pass chooses among parameters, maybe by features.
     """
 
     trace: GraphTrace
@@ -195,6 +197,8 @@ class HookedPlan:
     additions: tuple[Addition, ...]
     exact: bool
     patterns: list[list[int]]
+    chooses: bool
+    proved: set[bool] = field(default_factory=set)
 
     def fits(self, graph: AutogradGraph) -> bool:
         """Whether a graph of the same structure has the same roles."""
@@ -260,7 +264,14 @@ def _make_plan(request: PassRequest, graph: AutogradGraph, rules: Rules) -> Hook
     hooks = tuple(hooks_of(plan, _multiplying(trace, plan, additions)))
     types = {node._input_metadata[0].dtype for node in graph.nodes}
     exact = types.isdisjoint((torch.bfloat16, torch.half))
-    return HookedPlan(trace, plan, hooks, additions, exact, _patterns(graph, trace, roles))
+    chooses = any(
+        trace.flow.depends[op.out] and CONSTANT in {ref.slot for ref in op.reads}
+        for op in trace.ops
+        if op.name in kinds.SAME | kinds.LOOKUPS and not trace.flow.live[op.out] & NODES
+        if op.name not in kinds.EMBEDS or not request.codes  # which are looked for
+    )
+    patterns = _patterns(graph, trace, roles)
+    return HookedPlan(trace, plan, hooks, additions, exact, patterns, chooses)
 
 
 def _patterns(graph: AutogradGraph, trace: GraphTrace, roles: Roles) -> list[list[int]]:

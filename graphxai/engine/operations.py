@@ -8,8 +8,7 @@ warning where a rule would have to act on it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -137,8 +136,8 @@ _TABLE: list[Operation] = [
     *_moves("copy", "moved", "joins puts", adds=(0, 1)),
     *_moves("index_put", "moved", "joins puts", "0,2 accumulate @indices:1", adds=(0, 2),
             index=1, source=2),
-    *_moves("index_copy", "moved", "joins assigns", "0,3 dim:1 @index:2", **_INTO),
-    *_moves("scatter", "moved", "joins puts assigns fills", "0,3 dim:1 @index:2", **_INTO),
+    *_moves("index_copy", "moved", "joins", "0,3 dim:1 @index:2", **_INTO),
+    *_moves("scatter", "moved", "joins puts fills", "0,3 dim:1 @index:2", **_INTO),
     *_moves("slice_scatter", "moved", "joins", "0,1 dim start end step", adds=(0, 1)),
     *_moves("select_scatter", "moved", adds=(0, 1)),
     *_moves("masked_scatter", "entry", adds=(0, 2)),
@@ -354,53 +353,3 @@ KEEP_ROWS = {  # functions called from Python that make each row of integers fro
 }
 GATHERED, REDUCE = moving_ids("grouped"), moving_ids("reduced")
 VALUELESS = that("valueless")  # their results do not depend on the values of their arguments
-
-
-# -- what an operation always does, read from its schema -------------------------------------------
-
-
-class OperationKind(NamedTuple):
-    """What an operation always does.
-
-    Args:
-        writes: the place and name of the argument that it writes to, if any.
-        views: whether its results may share memory with its arguments.
-        draws: whether it draws random numbers.
-        parts: a function that computes it by other operations, which are recorded in its place,
-            if there is one.
-    """
-
-    name: str
-    writes: tuple[int, str] | None
-    views: bool
-    draws: bool
-    parts: Callable[..., Any] | None
-
-
-@cache
-def operation_kind(func: Any) -> OperationKind:
-    """Read from its schema what an operation always does."""
-    schema = func._schema
-    full = schema.name.removeprefix("aten::")
-    name = full if full.startswith("__") else full.rstrip("_")
-    row = OPERATIONS[name]
-    aliased = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None]
-    writes = ((k, argument.name) for k, argument in aliased if argument.alias_info.is_write)
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-    )
-    return OperationKind(
-        name,
-        next(writes, None),
-        bool(aliased),
-        torch.Tag.nondeterministic_seeded in func.tags,
-        _parts_of(row, full, aliased) or (func.decompose if composite else None),
-    )
-
-
-def _parts_of(row: Operation, full: str, aliased: list[Any]) -> Callable[..., Any] | None:
-    """Return what computes a fused operation by others, also if that writes to its argument."""
-    parts = row.parts
-    if parts is None or any(argument.name == "out" for _, argument in aliased):
-        return None
-    return (lambda x, *args: x.copy_(parts(x, *args))) if full.endswith("_") else parts

@@ -350,7 +350,7 @@ def _rewrite_script(trace: Trace, op: Op) -> int:
     )
     for current in inside:
         if current.name in kinds.DETACHES:
-            current.func, current.name = kinds.PASSES_ON, kinds.operation_kind(kinds.PASSES_ON).name
+            current.func, current.name = kinds.PASSES_ON, kinds.PASSES_ON.overloadpacket.__name__
             if current is not op:
                 trace.flow.live[current.out] = trace.flow.live[current.reads[0].value]
     return arriving

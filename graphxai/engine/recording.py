@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from functools import lru_cache, partial
-from typing import Any
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphxai.engine.operations import VALUELESS, OperationKind, operation_kind
+from graphxai.engine import operations as kinds
 from graphxai.engine.plan import find_live
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import WEIGHTS, Op, Ref, RunningModule, Trace, is_real, not_followed
@@ -49,7 +49,6 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
         self._slot_at: dict[int, int] = {}  # by address, the first slot there, up to `_located`
         self._located = 0
         self._paths = {id(module): path for path, module in model.named_modules()}
-        self._stack: list[nn.Module] = []
         self._within = RunningModule("")
         self._thread = threading.get_ident()
         self._open = ExitStack()
@@ -96,22 +95,21 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
     # -- what the model does -------------------------------------------------------------------
 
     @property
-    def depth(self) -> int:
-        """The number of modules that are running, one inside the other."""
-        return len(self._stack)
+    def is_within_module(self) -> bool:
+        """Whether a module is running."""
+        return self._within.outer is not None
 
     def enter(self, module: nn.Module, args: Any = ()) -> None:
         """Note that a module begins to run."""
         if threading.get_ident() == self._thread and id(module) in self._paths:
-            self._stack.append(module)
             rows = next((arg for arg in args if isinstance(arg, Tensor)), None)
             self._within = RunningModule(self._paths[id(module)], self._within, rows)
 
     def leave(self, module: nn.Module, args: Any = (), output: Any = None) -> None:
         """Note that a module has run."""
-        if threading.get_ident() == self._thread and self._stack and self._stack[-1] is module:
-            self._stack.pop()
-            self._within = self._within.outer or RunningModule("")
+        outer, is_of_thread = self._within.outer, threading.get_ident() == self._thread
+        if is_of_thread and outer is not None and self._paths.get(id(module)) == self._within.path:
+            self._within = outer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note values that leave PyTorch, and random numbers, in calls from Python.
@@ -166,12 +164,12 @@ class Recording(TorchDispatchMode, TorchFunctionMode):
         return out
 
     def _add(
-        self, func: Any, kind: OperationKind, args: Any, kwargs: Any, reads: list[Ref], out: Any
+        self, func: Any, kind: "OperationKind", args: Any, kwargs: Any, reads: list[Ref], out: Any
     ) -> None:
         """Add an operation to the list."""
         trace, number = self.trace, len(self.trace.ops)
         depends = 0
-        if kind.name not in VALUELESS:
+        if kind.name not in kinds.VALUELESS:
             for ref in reads:
                 depends |= trace.flow.depends[ref.value]
         if trace.first_exit is not None and any(isinstance(arg, float) for arg in args):
@@ -315,3 +313,53 @@ _recording: Blocks[bool] = Blocks("graphxai_recording", False)
 def is_recording() -> bool:
     """Whether a pass is being recorded in this thread."""
     return _recording.get()
+
+
+# -- what an operation always does, read from its schema -------------------------------------------
+
+
+class OperationKind(NamedTuple):
+    """What an operation always does.
+
+    Args:
+        writes: the place and name of the argument that it writes to, if any.
+        views: whether its results may share memory with its arguments.
+        draws: whether it draws random numbers.
+        parts: a function that computes it by other operations, which are recorded in its place,
+            if there is one.
+    """
+
+    name: str
+    writes: tuple[int, str] | None
+    views: bool
+    draws: bool
+    parts: Callable[..., Any] | None
+
+
+@cache
+def operation_kind(func: Any) -> OperationKind:
+    """Read from its schema what an operation always does."""
+    schema = func._schema
+    full = schema.name.removeprefix("aten::")
+    name = full if full.startswith("__") else full.rstrip("_")
+    row = kinds.OPERATIONS[name]
+    aliased = [(k, a) for k, a in enumerate(schema.arguments) if a.alias_info is not None]
+    writes = ((k, argument.name) for k, argument in aliased if argument.alias_info.is_write)
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    return OperationKind(
+        name,
+        next(writes, None),
+        bool(aliased),
+        torch.Tag.nondeterministic_seeded in func.tags,
+        _parts_of(row, full, aliased) or (func.decompose if composite else None),
+    )
+
+
+def _parts_of(row: kinds.Operation, full: str, aliased: list[Any]) -> Callable[..., Any] | None:
+    """Return what computes a fused operation by others, also if that writes to its argument."""
+    parts = row.parts
+    if parts is None or any(argument.name == "out" for _, argument in aliased):
+        return None
+    return (lambda x, *args: x.copy_(parts(x, *args))) if full.endswith("_") else parts

@@ -17,6 +17,7 @@ from graphxai.engine import operations as kinds
 from graphxai.engine.autograd_graph import in_order
 from graphxai.engine.fused import laid_out_like
 from graphxai.engine.plan import ReplayPlan, Roles, ValueReplacement, make_plan
+from graphxai.engine.recording import operation_kind
 from graphxai.engine.rules import Function
 from graphxai.engine.trace import (
     WEIGHTS,
@@ -101,7 +102,7 @@ class Replay:
                 recorded = self.trace.memory.tensors[ref.slot]
                 # a result may share its memory; a part of another operation has no overload
                 has_schema = isinstance(op.func, torch._ops.OpOverload)
-                shared = op.in_place or (has_schema and kinds.operation_kind(op.func).views)
+                shared = op.in_place or (has_schema and operation_kind(op.func).views)
                 self.now[ref.slot] = part if shared else laid_out_like(part, recorded)
 
     def _result(self, op: Op) -> Any:
@@ -134,14 +135,8 @@ class Replay:
 def out_of_place(func: Any) -> Any:
     """Return the variant of an in-place operation that returns a new tensor."""
     packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").rstrip("_"))
-    if func._overloadname in packet.overloads():
-        return getattr(packet, func._overloadname)
-    wanted = [str(argument.type) for argument in func._schema.arguments]
-    for name in packet.overloads():  # `transpose_` has the variant `transpose.int`
-        overload = getattr(packet, name)
-        if [str(argument.type) for argument in overload._schema.arguments] == wanted:
-            return overload
-    raise NotImplementedError(f"{func} has no variant that returns a new tensor.")
+    # some variants have other names, as `transpose.int` of `transpose_`, and PyTorch chooses them
+    return getattr(packet, func._overloadname, packet)
 
 
 def by_rule(op: Op, args: Sequence[Any], kwargs: dict[str, Any], rule: Function | None) -> Any:

@@ -1,7 +1,4 @@
-"""A pass of a module that is to be explained, and what earlier passes of the model have shown.
-
-The positions of nodes in a batch say how attention (B, H, T, T) is put together.
-"""
+"""A pass of a module that is to be explained, and what earlier passes of the model have shown."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from graphxai.contract.batch import NodeLayout
 from graphxai.engine.operations import EMBEDS
 from graphxai.engine.recording import recording
 from graphxai.engine.replay import own_gradient, refuse_lost_gradients
@@ -47,6 +45,7 @@ REMEDIES = {  # by a part of a reason, what to write instead
     "that differs from that of a recorded": "let the model compute in double precision",
     "twice, of the same signal": "compute it once",
     "log-probabilities": "return them last, or the logits",
+    "chosen by floats": "give the graph what chooses as an attribute of integers",
     "TorchScript": "call the function as it was written, without torch.jit",
     "": "write it with other operations of PyTorch, such as sums and products",
 }
@@ -104,9 +103,10 @@ class PassMemory:
         """Whether a pass by hooks under these rules is worth a try."""
         return _hooks_allowed.get() and len(self._failures.get(rules, ())) < TRIES
 
-    def note_failure(self, rules: Rules, why: Opaque, times: int = 1) -> None:
+    def note_failure(self, rules: Rules, why: Opaque, for_good: bool = False) -> None:
         """Remember why a pass under these rules was recorded. After `TRIES` failures, all are."""
-        self._failures[rules] = [*self._failures.pop(rules, ()), *[why] * times]
+        failures = [why] * (TRIES if for_good else 1)
+        self._failures[rules] = [*self._failures.pop(rules, ()), *failures]
 
     def explain_failure(self, name: str, rules: Rules, trace: Trace, unseen: Iterable[str]) -> None:
         """Name the modules and the remedy of the last failure, and warn of the first one.
@@ -153,34 +153,6 @@ def _plain(operation: str) -> str:
 STRUCTURE = {"edge_index", "batch", "ptr"}  # indices, which choose among parameters
 # errors of models that were written for inference
 _RUNS_WITHOUT_GRADIENTS = re.compile("automatic differentiation|leaf Variable|requires grad")
-
-
-@dataclass(frozen=True, eq=False)
-class NodeLayout:
-    """The graph and slot that each row of the model's nodes belongs to.
-
-    Args:
-        graph, slot: the graph and the slot of each row (n,).
-        mask (B, N): True at nodes.
-        graph_token: whether the model's sequence starts with a graph token. If it does not, row and
-            column 0 of recorded attention are zero.
-    """
-
-    graph: Tensor
-    slot: Tensor
-    mask: Tensor
-    graph_token: bool = False
-
-    @classmethod
-    def of(cls, mask: Tensor, graph_token: bool = False) -> "NodeLayout":
-        """Lay out nodes that have their rows in the order of mask (B, N)."""
-        graph, slot = mask.nonzero(as_tuple=True)
-        return cls(graph, slot, mask, graph_token)
-
-    @property
-    def tokens(self) -> int:
-        """The number T of tokens, including the graph token."""
-        return self.mask.shape[1] + 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,6 @@ from graphxai.engine.plan import AttentionProduct, Roles
 from graphxai.engine.rules import Rule
 from graphxai.engine.trace import WEIGHTS, Op, Ref, Trace
 
-TOLERANCE = 1e-3  # of sums that are one
 _OF_SUMS = kinds.LOGARITHMS - kinds.LOG_SOFTMAX
 _BROADCASTS = kinds.INDEXES | kinds.WHOLE  # they broadcast the maximum of a group to its members
 _POWERS = kinds.that("power")
@@ -388,22 +387,10 @@ class _RoleFinder(FlowQueries):
         return (
             self.compare_sizes(is_smaller, threshold, logits)
             and bool(depends[threshold] & depends[logits])
-            and self._sums_to_one(op)
+            and self.trace.sums_to_one(op.out)
         )
 
     def _maker(self, ref: Ref, names: Set[str]) -> Op | None:
         """Return the operation of such a name that made a value, if it was only moved since."""
         op = self.trace.op_of(self.trace.origin(ref.value, kinds.SAME))
         return op if op is not None and op.name in names else None
-
-    def _sums_to_one(self, op: Op) -> bool:
-        """Whether the recorded results sum to one along an axis, where they are not all zero."""
-        weights = self.trace.tensor(op.out).detach()
-        if not weights.numel() or bool((weights < 0).any()):
-            return False
-        for axis in range(weights.dim()):
-            sums = weights.double().sum(axis)
-            fits = ((sums - 1).abs() < TOLERANCE) | (sums == 0)
-            if weights.shape[axis] > 1 and bool(fits.all()):
-                return bool(sums.any())
-        return False

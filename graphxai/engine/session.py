@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_flatten
 
+from graphxai.contract.batch import NodeLayout
 from graphxai.contract.model import NoAttentionError
 from graphxai.engine.attention.passes import annotate, annotated_trace, replay_reading_attention
 from graphxai.engine.hooked_pass import pass_by_hooks
@@ -22,7 +23,7 @@ from graphxai.engine.plan import make_plan
 from graphxai.engine.recorded_pass import connected_to_nodes, pass_by_recording
 from graphxai.engine.recording import Recording, is_recording
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import NodeLayout, PassRequest, requiring_gradients
+from graphxai.engine.request import PassRequest, requiring_gradients
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import NODES, Opaque
 from graphxai.rules import conservative as rules_of
@@ -41,7 +42,7 @@ def pass_by_conservative_rules(request: PassRequest, rules: Rules, tape: Tape | 
         return _pass_with_attention(request, rules, tape)
     if tape is not None and (hookable := request.for_hooks(rules)) is not None:
         try:
-            outputs, tape.deferred_shares = pass_by_hooks(hookable, rules)
+            outputs = pass_by_hooks(hookable, rules, tape)
             memory.note_pass("hooks", unchanged=not request.under_rules)
             return outputs
         except Opaque as why:
@@ -148,7 +149,7 @@ class _Interceptor:
         if threading.get_ident() != self._thread or id(module) not in self._parts:
             return
         if self._recording is not None:
-            self._recording.enter(module)
+            self._recording.enter(module, args)
             return
         inner = _interceptors.get()
         while inner is not None and id(module) not in inner._parts:
@@ -160,7 +161,7 @@ class _Interceptor:
         if not any(t.requires_grad for t in floats):
             self._during_call.enter_context(requiring_gradients(floats))
         self._outermost, self._recording = module, Recording(self._model)
-        self._recording.enter(module)
+        self._recording.enter(module, args)
         rules = current_rules().of_modules
         self._during_call.enter_context(computing_by_rules(self._model, rules))
         self._recording.begin()
@@ -170,7 +171,7 @@ class _Interceptor:
         if threading.get_ident() != self._thread or self._recording is None:
             return None
         self._recording.leave(module)
-        if module is not self._outermost or self._recording.depth:
+        if module is not self._outermost or self._recording.is_within_module:
             return None
         recording, self._recording = self._recording, None
         with self._during_call:

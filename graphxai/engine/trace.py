@@ -20,6 +20,7 @@ from torch import Tensor
 NESTED = (tuple, list, dict)  # the containers that arguments may hold
 NODES = 1  # the bit of the nodes' rows; those of the graph's other attributes follow
 WEIGHTS = 1 << 62  # the bit of all tensors that the model keeps
+TOLERANCE = 1e-3  # of sums that are one
 
 
 class Ref(NamedTuple):
@@ -214,6 +215,18 @@ class Trace:
             return False
         first = entries.flatten()[0]
         return bool(first != 0) and bool((entries == first).all())
+
+    def sums_to_one(self, value: int) -> bool:
+        """Whether a value sums to one along an axis, where its entries are not all zero."""
+        weights = self.tensor(value).detach()
+        if not weights.numel() or bool((weights < 0).any()):
+            return False
+        for axis in range(weights.dim()):
+            sums = weights.double().sum(axis)
+            fits = ((sums - 1).abs() < TOLERANCE) | (sums == 0)
+            if weights.shape[axis] > 1 and bool(fits.all()):
+                return bool(sums.any())
+        return False
 
     def pads_with(self, op: Op) -> float:
         """Return the number with which an operation pads."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from graphxai.contract.batching import MAX_GRAPHS
-from graphxai.contract.inputs import Input, as_list, row_index
+from graphxai.contract.inputs import SCHEMA, Input, as_list, row_index
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
@@ -338,6 +338,6 @@ def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Te
         raise ValueError(
             "rows of tokens have no edge_index, so no edges: remove nodes (of='nodes')."
         )
-    types = data.get("edge_type") if data.get("schema") is not None else None
+    types = data.get("edge_type") if data.get(SCHEMA) is not None else None
     pairs, belongs = undirected_edges(data.edge_index, types)
     return [(i, j) for i, j in pairs.tolist()], belongs

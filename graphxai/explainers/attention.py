@@ -314,7 +314,7 @@ class AttCat(Explainer):
 
     `R_t = sum_l mean_hq(A[l]_qt) * sum_d h[l]_td * d f_c / d h[l]_td`, where the queries q are the
     graph's tokens. In wrapped models h[l] are the rows that enter the module with the attention
-    (see `wrapping.engine.attention_pass`). In a pre-LN layer these rows have passed its LayerNorm.
+    (see `engine.attention.passes`). In a pre-LN layer these rows have passed its LayerNorm.
     """
 
     name = "att_cat"

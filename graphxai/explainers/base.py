@@ -143,12 +143,7 @@ class Explainer(ABC):
                 try:
                     attributions = self._each(model, parts, wanted, further)
                 except OneGraphAtATime as error:  # of this batch, or of one that was made of it
-                    if len(batch) == 1 and error.why:
-                        raise
-                    if error.why:
-                        error.model.warn_of_single_passes(error.why, len(batch))
-                    graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
-                    attributions = self._each(model, graphs, wanted, further)
+                    attributions = self._each(model, error.apart(*parts), wanted, further)
                 except (RuntimeError, TypeError) as error:
                     refuse_untraceable(model, batch, error, self.title, traits.needs_gradients)
                     raise

@@ -209,9 +209,9 @@ def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCou
     try:
         return count(model, batch, relations).summed()
     except OneGraphAtATime as error:
-        error.model.warn_of_single_passes(error.why, len(batch))
         of_one = [None] * len(batch) if relations is None else [[each] for each in relations]
-        alone = [count(model, *pair).summed() for pair in zip(error.batches, of_one, strict=True)]
+        pairs = zip(error.apart(batch), of_one, strict=True)
+        alone = [count(model, *pair).summed() for pair in pairs]
         return reduce(add, alone)
 
 

@@ -32,6 +32,7 @@ from graphxai.contract.batch import GraphBatch
 from graphxai.contract.model import ExplainableModel
 from graphxai.contract.structure import UNREACHABLE
 from graphxai.contract.target import ResolvedTarget, Target
+from graphxai.engine.autograd_graph import in_order
 from graphxai.models.graphormer import Graphormer
 from graphxai.rules.conservative import record
 from graphxai.runtime.modules import form_of
@@ -151,16 +152,9 @@ def _depths(output: Any, attention: list[Any]) -> dict[int, int]:
 
     Each attention counts itself. The output and the attentions are nodes of autograd's graph.
     """
-    depth: dict[Any, int] = {}
-    left = [output]
-    while left:
-        before = [node for node, _ in left[-1].next_functions if node is not None]
-        missing = [node for node in before if node not in depth]
-        if missing:
-            left.extend(missing)
-            continue
-        node = left.pop()
-        depth[node] = max((depth[earlier] for earlier in before), default=0) + (node in attention)
+    depth: dict[Any, int] = {None: 0}
+    for node, reads in in_order(output, {}).items():
+        depth[node] = max((depth[before] for before, _ in reads), default=0) + (node in attention)
     return {k: depth[node] for k, node in enumerate(attention) if node in depth}
 
 

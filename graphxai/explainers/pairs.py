@@ -69,8 +69,7 @@ def pair_relevance(
             with conservative(**vars(rules)), record(attention_gradients=True) as tape:
                 outputs = model.encode(model.embed(batch).detach(), batch)
         except OneGraphAtATime as error:
-            error.model.warn_of_single_passes(error.why, len(batch))
-            alone = [pair_relevance(model, graph, target, rules) for graph in error.batches]
+            alone = [pair_relevance(model, graph, target, rules) for graph in error.apart(batch)]
             most = max(heads.shape[-1] for _, heads in alone)  # a graph without edges may have one
             return (
                 torch.cat([F.pad(pairs, (0, size - pairs.shape[-1]) * 2) for pairs, _ in alone]),

@@ -1,7 +1,7 @@
 """Relevance by the positive rule: the method of Chefer et al., CVPR 2021, and its variants.
 
 The explained output starts with a relevance of one, which is passed back to the tokens, operation
-by operation. `rules.positive` has the rules, and `wrapping.engine.positive_pass` applies them to a
+by operation. `rules.positive` has the rules, and `engine.positive` applies them to a
 model's operations. LayerNorm, activations and the softmax pass relevance on unchanged. Biases of
 linear maps take no part. Padding gets no attention and therefore no relevance.
 
@@ -21,24 +21,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from graphxai.contract.batch import GraphBatch
+from graphxai.contract.batch import GraphBatch, NodeLayout
 from graphxai.contract.model import ExplainableModel, NoAttentionError
 from graphxai.contract.target import ResolvedTarget, Target
 from graphxai.engine.positive.context import RelevancePass, relevance_pass
 from graphxai.engine.positive.rules import pass_by_positive_rules
-from graphxai.engine.request import NodeLayout, PassRequest
+from graphxai.engine.request import PassRequest
 from graphxai.rules.positive import CHEFER, PLAIN, PositiveRules
 from graphxai.runtime.derived_values import cached, cached_passes, weight_versions
 from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import copied
 
-from .attention import (
-    GRADIENT_WEIGHTED,
-    first_row,
-    positive_means,
-    rolled_out,
-    zero_if_unread,
-)
+from .attention import GRADIENT_WEIGHTED, first_row, positive_means, rolled_out, zero_if_unread
 from .base import Attribution, Explainer, gradients, scored
 from .heads import FILE, HeadStatistics, count
 from .layers import attention_gradients, layers_of, pass_with_gradients

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphxai.contract.inputs import EDGE_GATES
+from graphxai.engine import operations as kinds
 from graphxai.engine.ledger import warn_of_cuts, warn_of_random_numbers
 from graphxai.engine.recording import recording
 from graphxai.runtime.notices import warn
@@ -297,12 +298,6 @@ def refuse_untraceable(
 
 # -- whether a model returns logits ----------------------------------------------------------------
 
-# Operations whose results are as they were, in another place or shape
-MOVES = {
-    *("Alias", "AsStrided", "Cat", "Clone", "Expand", "Gather", "Index", "IndexAdd", "IndexSelect"),
-    *("Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "Stack", "T", "ToCopy"),
-    *("Transpose", "UnsafeView", "Unsqueeze", "View"),
-}
 _returns_probabilities: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
 
 
@@ -345,9 +340,9 @@ def _ends_in_probabilities(model: Any, batch: Any) -> bool:
         todo = [model.encode(model.embed(single).detach().requires_grad_(), single).grad_fn]
     while todo:
         node = todo.pop()
-        name = "" if node is None else node.name().split("Backward")[0]
-        if name in ("Sigmoid", "Softmax"):
+        kind = None if node is None else kinds.NODES_OF_GRAPH.get(node.name())
+        if kind is not None and kind.name in kinds.GATES | kinds.SOFTMAX:
             return True
-        if name in MOVES:
+        if kind is not None and kind.name in kinds.SAME | kinds.GATHERED:
             todo += [before for before, _ in node.next_functions]
     return False

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from graphxai.runtime.lazy import lazily
 
 if TYPE_CHECKING:  # loaded on first use, because PyG takes longer to import than torch
-    from graphxai.engine.request import NodeLayout
+    from graphxai.contract.batch import NodeLayout
     from graphxai.engine.session import intercepted
 
     from .wrapped import WrappedModel

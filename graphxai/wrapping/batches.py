@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -12,18 +12,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from graphxai.contract.inputs import EDGE_GATES
+from graphxai.contract.batch import NodeLayout
+from graphxai.contract.inputs import EDGE_GATES, SCHEMA
 from graphxai.contract.structure import IntArray, shortest_paths
-from graphxai.engine.request import NodeLayout
+from graphxai.engine.request import STRUCTURE
 
 from .attribute_roles import attribute_roles
 from .chosen import nodes_asked, nodes_read
+from .heterogeneous import names_added
 from .subgraphs import restricted, same_without_nodes
 
-# Attributes that do not count as further inputs.
-TYPES = {"node_type", "edge_type"}  # numbers that graphxai adds to a heterogeneous graph
 ENTRIES, LAYOUT = "_entry_index", "_layout"  # of the indices and the layout of a sparse matrix
-NOT_FURTHER = {"x", "y", "edge_index", "batch", "ptr", "num_nodes"}
+NOT_FURTHER = {"x", "y", "num_nodes", *STRUCTURE}  # are no inputs beside the nodes
+Wrapped: TypeAlias = Any  # a WrappedModel, whose file imports those that take one
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,18 +138,18 @@ class WrappedBatch:
         if self.graphs is None:
             raise ValueError(f"rows of tokens have no input beside x, so they have no {names[0]}.")
         graphs = self.graphs
-        inputs = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in NOT_FURTHER]
-        named = [key for key in inputs if "schema" not in graphs or key not in TYPES]
+        others = NOT_FURTHER | names_added(graphs)
+        inputs = [k for k, v in graphs.items() if isinstance(v, Tensor) and k not in others]
         for name in names:
             if name not in inputs:
-                beside = f"beside x they have {', '.join(named) or 'none'}"
+                beside = f"beside x they have {', '.join(inputs) or 'none'}"
                 raise ValueError(f"the graphs have no input {name!r}; {beside}.")
             if not (codes or is_real(graphs[name])):
                 raise ValueError(
                     f"{name} has {graphs[name].dtype} values, which carry no gradient: explain it"
                     " by LRP or Gradient x Input."
                 )
-        if "edge_attr" in names and EDGE_GATES in names and "schema" in graphs:
+        if "edge_attr" in names and EDGE_GATES in names and SCHEMA in graphs:
             raise ValueError(
                 "edge_attr and edge_index of a heterogeneous graph both have relevance by the types"
                 " of edges: ask for one at a time."

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, NodesAsked, as_list
+from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, SCHEMA, NodesAsked, as_list
 
-TYPE = "explained_type"  # the name of the type, in a heterogeneous graph
-PAIR = "explained_pair_index"  # the two nodes (2, 1), which PyG renumbers in a batch like edges
+TYPE = "graphxai_explained_type"  # the name of the type, in a heterogeneous graph
+PAIR = "graphxai_explained_pair_index"  # the two nodes (2, 1), which PyG renumbers like edges
 NODE_COLUMN = "graphxai_node_column"  # in a call by PyG, the output to explain of a node, or -1
 LINKS = "edge_label_index"  # PyG's name for the pairs that a model of links should score
 PAIR_IS_IGNORED = (
@@ -255,7 +255,7 @@ def _graphs_with_an_entry(graphs: Any, attributes: Collection[str] | None) -> It
 
 def advice_for_node_outputs(answer: Any, graphs: Any, size: int) -> str:
     """Say what to do about an answer with one row per node, or "" for any other answer."""
-    schema = graphs.get("schema")
+    schema = graphs.get(SCHEMA)
     if schema is not None:
         counts = graphs.node_type.bincount(minlength=len(schema[0].nodes)).tolist()
         example = f"({schema[0].nodes[0][0]!r}, 0)"

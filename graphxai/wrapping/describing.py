@@ -11,7 +11,6 @@ prove any other. If either fails, the graph without nodes gets a pass to itself.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +20,11 @@ from graphxai.contract.model import wanted_empty_outputs
 from graphxai.engine.request import STRUCTURE, PassBesideEmpty, PassRequest
 from graphxai.rules.module_rule import ModuleRule, rule_of_class
 
-from .batches import WrappedBatch, is_real
+from .batches import Wrapped, WrappedBatch, is_real
 from .chosen import PAIR
-from .heterogeneous import OF_TYPES, SCHEMA
+from .heterogeneous import SCHEMA, names_added
 
 LARGE, SEVERAL = 128, 8  # nodes of a graph, graphs of a batch
-Wrapped = Any  # a WrappedModel, whose file imports this one
-NO_INPUTS = {"x", "num_nodes", "y", *OF_TYPES}  # attributes that do not count as further inputs
 
 
 def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Tensor) -> PassRequest:
@@ -42,10 +39,12 @@ def described_pass(model: Wrapped, rows: Tensor, batch: WrappedBatch, shown: Ten
     everything_else_read = (model.settings, shown, *batch.contents())
     call_with_leaves = model.rows_to_outputs(batch, shown) if batch.leaves else None
     leaves, batch = batch.leaves, batch.without_gradients()
-    no_inputs = NO_INPUTS if not model.settings.embedding else NO_INPUTS - {"x"}
+    attributes = {} if batch.graphs is None else batch.graphs.to_dict()
+    no_inputs = {"num_nodes", "y", *names_added(attributes)}
+    no_inputs |= set() if model.settings.embedding else {"x"}
     others = {
         name: value
-        for name, value in (() if batch.graphs is None else batch.graphs.items())
+        for name, value in attributes.items()
         if isinstance(value, Tensor) and value.layout == torch.strided and name not in no_inputs
     }
     request = PassRequest(

@@ -22,7 +22,7 @@ from graphxai.engine.recording import is_recording
 from graphxai.runtime.modules import uncompiled
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .batches import WrappedBatch
+from .batches import Wrapped, WrappedBatch
 from .code_look_ups import LOOK_UPS, CodeLookUps, RowsByCell
 from .lookups import (
     IN_PARTS,
@@ -35,8 +35,6 @@ from .lookups import (
     places_in,
     width_of,
 )
-
-Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
 class ReplacedRows:
@@ -56,7 +54,7 @@ class ReplacedRows:
             return output
         if self._served == self._rows.shape[-1] and (lookups.calls or not lookups.may_stop):
             lookups.calls, lookups.may_stop = 0, False  # the rows were read from too few calls
-            raise OneGraphAtATime(self._model, self._batch, "")
+            raise OneGraphAtATime(self._model, "")
         start, self._served = self._served, self._served + width_of(output, places, self._batch)
         whole = start == 0 and self._served == self._rows.shape[-1]
         of_this = self._rows if whole else self._rows[..., start : self._served]
@@ -85,7 +83,7 @@ class LookedUpInParts(OneGraphAtATime):
     """An embedding looks up the nodes of a batch in parts, so that its rows cannot be replaced."""
 
     def __init__(self, model: Wrapped, batch: WrappedBatch) -> None:
-        super().__init__(model, batch, IN_PARTS)
+        super().__init__(model, IN_PARTS)
         names = " and ".join(model.settings.embedding)
         self.args = (
             f"{names} in {type(model.module).__name__} looks up the nodes of {len(batch)} graphs in"

@@ -13,13 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, InputError, check_one_graph
+from graphxai.contract.inputs import ASKED, EXPLAINED_NODE, SCHEMA, InputError, check_one_graph
 
 from .chosen import PAIR, TYPE
 
-SCHEMA = "schema"  # the attribute of a graph that describes its types
-# Attributes that are no inputs of the model.
-OF_TYPES = (SCHEMA, "node_type", "edge_type", EXPLAINED_NODE, ASKED, TYPE, PAIR)
+TYPES = ("node_type", "edge_type")  # numbers that are added to a heterogeneous graph
 EdgeType = tuple[str, str, str]
 
 
@@ -110,11 +108,26 @@ def as_typed(graphs: Any) -> HeteroData:
     return by_type
 
 
+def names_added(graph: Any) -> set[str]:
+    """Return the names of attributes that are not the user's, and so no inputs of the model."""
+    return {SCHEMA, EXPLAINED_NODE, ASKED, TYPE, PAIR, *(TYPES if SCHEMA in graph else ())}
+
+
+def types_of_nodes(graph: Any) -> Tensor:
+    """Return the type of each node (n,), counted from 0, of a graph or a batch.
+
+    A graph of PyG's `to_homogeneous` has them as well. Other attributes of that name are none.
+    """
+    types = graph.get("node_type")
+    if not isinstance(types, Tensor) or types.dim() != 1 or types.is_floating_point():
+        return torch.zeros(len(graph.x), dtype=torch.long, device=graph.x.device)
+    return types.unique(return_inverse=True)[1]
+
+
 def numbers_of_types(batch: Any, keep: Tensor) -> Tensor:
     """Return how many types of nodes (B,) each graph of a batch keeps, with nodes keep (B, N)."""
     codes = torch.zeros_like(batch.mask, dtype=torch.long)
-    if "node_type" in batch.graphs:
-        codes[batch.mask] = batch.graphs.node_type
+    codes[batch.mask] = types_of_nodes(batch.graphs)
     return (F.one_hot(codes).bool() & (batch.mask & keep)[..., None]).any(1).sum(-1)
 
 

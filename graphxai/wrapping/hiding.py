@@ -6,7 +6,6 @@ nodes are set to zero instead.
 """
 
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +15,10 @@ from graphxai.contract.batch import OneGraphAtATime
 from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import restoring_attributes
 
-from .batches import WrappedBatch
+from .batches import Wrapped, WrappedBatch
 from .chosen import is_about_nodes, nodes_asked
 from .heterogeneous import numbers_of_types
 
-Wrapped = Any  # a WrappedModel, whose file imports this one
 FEW = 8  # nodes beside which a model shows its output without nodes
 # What follows where a model has no finite output for a graph without nodes.
 ZEROED = ". Where all nodes were to be hidden, they were set to zero instead."

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from graphxai.contract.inputs import InputError
+from graphxai.engine.autograd_graph import in_order
 from graphxai.runtime.scope import Blocks
 
 from .code_look_ups import MOVES, FollowedEntries
@@ -107,23 +108,10 @@ class _EdgeNumbers(FollowedEntries):
         shape[axis] = len(self._of_call)
         gates = F.pad(self.gates, (0, 1))[self._of_call]  # the last, at -1, is of no edge
         gated = messages + messages.detach() * gates.view(shape)
-        counted = _layers.get() is not None
-        before = self._layers_before(messages.grad_fn) if counted else 0
-        self.gated_at[gated.grad_fn] = 1 + before
+        counted = _layers.get() is not None and messages.grad_fn is not None
+        before = in_order(messages.grad_fn, self.gated_at) if counted else ()
+        self.gated_at[gated.grad_fn] = 1 + max((self.gated_at.get(n, 0) for n in before), default=0)
         return gated
-
-    def _layers_before(self, place: Any) -> int:
-        """Return how many message layers autograd's graph passes up to a place."""
-        waiting, seen, most = [place], {None}, 0
-        while waiting:
-            if (place := waiting.pop()) in seen:
-                continue
-            seen.add(place)
-            if place in self.gated_at:
-                most = max(most, self.gated_at[place])
-            else:
-                waiting += [before for before, _ in place.next_functions]
-        return most
 
     def refuse(self, layer: nn.Module | None = None, *_: Any) -> None:
         """Raise InputError, since edges get relevance only through messages that are known."""

@@ -34,12 +34,11 @@ from graphxai.runtime.modules import form_of, uncompiled
 from graphxai.runtime.notices import warn
 
 from .attribute_roles import has_matrices
-from .batches import WrappedBatch, as_rows, is_real
+from .batches import Wrapped, WrappedBatch, as_rows, is_real
 from .calling import takes_batch_vector
 from .chosen import LINKS, PAIR, chosen_nodes, named_nodes
 from .lookups import IN_PARTS
 
-Wrapped = Any  # a WrappedModel, whose file imports this one
 # Why the graphs of a list take a pass each, and what to do.
 AS_ASKED = "takes one graph at a time, as wrap was told"
 HAS_MATRICES = "gets graphs with dense matrices of pairs of nodes, which PyG cannot batch"
@@ -152,14 +151,11 @@ class ModelChecks:
         self, name: str, why: str, graphs: int, together: int, passes: int
     ) -> None:
         """Warn, once for each reason, what it costs that graphs take so many passes."""
-        if passes <= together or why == AS_ASKED or why in self._warned:
+        if passes <= together or why in ("", AS_ASKED, *self._warned):
             return
         self._warned.add(why)
         cost = f"{passes} passes instead of {'one' if together == 1 else together}"
-        warn(
-            f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}",
-            stacklevel=5,
-        )
+        warn(f"{name} {why}, so {graphs} graphs take {cost}. {advice_on(why)}", stacklevel=5)
 
     def warn_of_idle_rules(self, name: str, idle: set[CustomRule]) -> None:
         """Warn, once, of rules from outside that do not act in a pass."""

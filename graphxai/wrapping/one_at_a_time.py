@@ -19,13 +19,11 @@ from torch import Tensor
 from graphxai.wrapping.eval_replica import copied, restoring_attributes
 
 from .attribute_roles import attribute_roles
-from .batches import WrappedBatch
+from .batches import Wrapped, WrappedBatch
 from .heterogeneous import SCHEMA
 from .hiding import output_of_empty, output_of_hidden
 from .model_checks import nearly_equal, without_traces
 from .subgraphs import restricted
-
-Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
 def one_by_one(

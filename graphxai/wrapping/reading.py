@@ -19,7 +19,7 @@ from torch_geometric.data import Data, HeteroData
 from graphxai.contract.inputs import Input, InputError, check_graph
 from graphxai.contract.model import evaluating
 
-from .batches import is_real
+from .batches import Wrapped, is_real
 from .chosen import PAIR, PAIR_IS_IGNORED
 from .embedding import choose_embedding, embedded_rows
 from .heterogeneous import as_one_graph
@@ -27,8 +27,6 @@ from .lookups import may_look_up_rows
 
 if TYPE_CHECKING:
     from graphxai.datasets.molecule_reading import ReadMolecule
-
-Wrapped = Any  # a WrappedModel, whose file imports this one
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ from graphxai.models.graphormer.masked_atoms import (
     stored_masked_atoms,
 )
 
+from .heterogeneous import types_of_nodes
 from .hiding import output_of_empty, output_of_hidden
 from .subgraphs import subgraph_alone
 from .wrapped import WrappedModel
@@ -290,7 +291,7 @@ def _outputs_of_graphs(model: Any, parts: list[Data], wholes: Sequence[Data]) ->
     if shared := [k for k in range(len(parts)) if k not in alone]:
         together = [parts[k] for k in shared]
         if "node_type" in wholes[0]:  # pooling counts graphs up to the last with nodes of a type
-            together.append(max(wholes, key=lambda whole: len(whole.node_type.unique())))
+            together.append(max(wholes, key=lambda whole: len(types_of_nodes(whole).unique())))
         batch = model.collate(together, pad_to=1)
         rows = model(batch.to(next(model.parameters()).device))[: len(shared)].split(1)
         outputs |= dict(zip(shared, rows, strict=True))

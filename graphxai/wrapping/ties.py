@@ -34,15 +34,9 @@ IN_PLACE = {Tensor.scatter_reduce_, Tensor.index_reduce_}
 IN_GROUPS = {torch.scatter_reduce, Tensor.scatter_reduce, torch.index_reduce, Tensor.index_reduce}
 IN_GROUPS |= {*IN_PLACE, torch.segment_reduce, torch.sparse.mm}
 IN_WINDOWS = {F.max_pool1d, torch.max_pool1d}
-SORTS = {torch.sort, Tensor.sort, torch.argsort, Tensor.argsort}
-POSITIONS = {
-    torch.argmax,
-    Tensor.argmax,
-    torch.argmin,
-    Tensor.argmin,
-    torch.argsort,
-    Tensor.argsort,
-}
+ARGSORTS = {torch.argsort, Tensor.argsort}
+SORTS = {torch.sort, Tensor.sort, *ARGSORTS}
+POSITIONS = {torch.argmax, Tensor.argmax, torch.argmin, Tensor.argmin, *ARGSORTS}
 # For each function that orders entries, the place of the axis among its arguments and its default.
 ORDERS: dict[Any, tuple[int, int | None]] = {
     **dict.fromkeys((*SORTS, torch.msort, Tensor.msort), (1, -1)),
@@ -281,11 +275,8 @@ def _windows(x: Tensor, length: int, args: tuple[Any, ...], options: Any) -> Ten
     names = ("kernel_size", "stride", "padding", "dilation")
     given = {**dict(zip(names, args[1:], strict=False)), **options}
     given = {name: v[0] if isinstance(v, tuple | list) and v else v for name, v in given.items()}
-    size, padding, dilation = (
-        given["kernel_size"],
-        given.get("padding", 0),
-        given.get("dilation", 1),
-    )
+    size = given["kernel_size"]
+    padding, dilation = given.get("padding", 0), given.get("dilation", 1)
     stride, width = given.get("stride") or size, dilation * (size - 1) + 1
     right = max((length - 1) * stride + width - x.shape[-1] - padding, 0)
     if padding or right:

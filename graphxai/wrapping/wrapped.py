@@ -24,25 +24,13 @@ from graphxai.runtime.scope import Blocks
 from graphxai.wrapping.eval_replica import restoring_attributes, unchanged_by_errors
 
 from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
-from .batches import (
-    WrappedBatch,
-    as_rows,
-    as_tokens,
-    collate_graphs,
-    collate_tokens,
-    is_real,
-)
-from .calling import (
-    CallSettings,
-    WrappedConfig,
-    attributes_read,
-    takes_padding_mask,
-)
+from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
+from .calling import CallSettings, WrappedConfig, attributes_read, takes_padding_mask
 from .chosen import is_about_nodes
 from .describing import described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .eval_replica import ModuleView
-from .heterogeneous import OF_TYPES, SCHEMA
+from .heterogeneous import SCHEMA, names_added
 from .hiding import outputs_of_kept, outputs_without_nodes
 from .lookups import LookupForms, codes_by_node
 from .messages import counting_layers
@@ -132,11 +120,11 @@ class WrappedModel(ShownModel, ModuleView):
         """
         if self.settings.dense:
             return None
-        names = self.attributes_read()
+        names, added = self.attributes_read(), names_added(data)
         attributes = {
             key: tuple(value.shape[1:]) if key == "x" else value if key == SCHEMA else None
             for key, value in data.to_dict().items()
-            if names is None or key in names or key in OF_TYPES or key == "x"
+            if names is None or key in names or key in added or key == "x"
         }
         return frozenset(attributes.items())
 
@@ -268,12 +256,7 @@ class WrappedModel(ShownModel, ModuleView):
             rows = batch.dense
         return as_tokens(rows.to(self.float_dtype), batch, " and ".join(self.settings.embedding))
 
-    def encode(
-        self,
-        tokens: Tensor,
-        batch: WrappedBatch,
-        keep: Tensor | None = None,
-    ) -> Tensor:
+    def encode(self, tokens: Tensor, batch: WrappedBatch, keep: Tensor | None = None) -> Tensor:
         """Return the outputs (B, C) of tokens (B, T, D).
 
         Nodes are hidden where `keep` (B, N) is False. Both may hold the batch several times, as
@@ -291,7 +274,7 @@ class WrappedModel(ShownModel, ModuleView):
         if why:
             recorded = current_tape() is not None or current_relevance() is not None
             if recorded and len(batch) > 1:
-                raise OneGraphAtATime(self, batch, why)
+                raise OneGraphAtATime(self, why)
             self.warn_of_single_passes(why, len(tokens))
             run = tokens_one_by_one if batch.graphs is None else one_by_one
             return run(self, tokens, batch, keep)
@@ -369,7 +352,7 @@ class WrappedModel(ShownModel, ModuleView):
                 with computing_by_rules(self.running, rules.of_modules) as acting:
                     outputs = pass_by_conservative_rules(request, rules, tape)
         except GraphsNeedOwnPass:
-            raise OneGraphAtATime(self, batch, ATTENTION_IN_PARTS) from None
+            raise OneGraphAtATime(self, ATTENTION_IN_PARTS) from None
         if tape is not None:
             self.checks.reads_class_token |= tape.reads_class_token
             if rules.custom and tape.with_biases:

@@ -128,6 +128,7 @@ def wrap(
     featurize, transform = reading.get("featurize"), reading.get("transform")
     features, molecule_features = reading.get("features", ()), reading.get("molecule_features", ())
     extra = reading.get("extra_features")
+    only_for_chemprop = {"molecule_features": molecule_features, "extra_features": extra}
     if (empty := reading.get("empty", "no nodes")) not in ("no nodes", "zeros"):
         raise ValueError(f"empty must be 'no nodes' or 'zeros', not {empty!r}.")
     only_for_networks = {
@@ -144,12 +145,10 @@ def wrap(
         )  # fmt: skip
         return wrap_chemprop(model, options)
     if is_estimator(model):
-        further = {"molecule_features": molecule_features, "extra_features": extra}
-        _refuse(only_for_networks | further, "an estimator")
+        _refuse(only_for_networks | only_for_chemprop, "an estimator")
         return wrap_estimator(model, own_tasks, task, _class_names(classes), featurize, name)
     if callable(model) and not isinstance(model, nn.Module):
-        further = {"molecule_features": molecule_features, "extra_features": extra}
-        _refuse(only_for_networks | further | {"kind": None}, "a function")
+        _refuse(only_for_networks | only_for_chemprop | {"kind": None}, "a function")
         own_tasks = own_tasks or _tasks_from((), kind, classes, task)
         return wrap_function(model, own_tasks, featurize, name)
     if molecule_features or extra:

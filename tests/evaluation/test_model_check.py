@@ -175,6 +175,8 @@ def said(work) -> list[str]:
     [
         (lambda z: z[:, 0].sigmoid(), ONE, True),
         (lambda z: z.softmax(-1)[:, 1], ONE, True),
+        (lambda z: z.sigmoid().split(1, 1)[0], ONE, True),
+        (lambda z: torch.where(z[:, 0] > -99, z[:, 0].sigmoid(), 0.0), ONE, True),
         (lambda z: z.softmax(-1), TWO, True),
         (lambda z: torch.cat([z[:, :1].sigmoid(), z[:, 1:]], 1), TASKS, True),
         (lambda z: near_half(z[:, 0]), ONE, False),

@@ -9,6 +9,7 @@ from torch_geometric.nn import global_mean_pool
 
 import graphxai as gx
 from graphxai.evaluation.testing import check_batching
+from graphxai.wrapping import WrappedModel, intercepted
 from other_models import Bert, GpsModel, OwnLayer, SparseModel, encoder, molecules, trained
 
 GRAPHS = [g for g in molecules() if g.num_nodes < 20]
@@ -142,3 +143,33 @@ def test_attention_outside_every_module_with_rows_of_nodes_is_named():
     model = gx.wrap(Whole(), kind="regression")
     with pytest.raises(ValueError, match="att_cat needs the token rows that enter"):
         gx.explain(model, GRAPHS[0], "att_cat")
+
+
+class Intercepted(nn.Module):
+    """A model of tokens that meets the contract itself, and lets its layers be recorded."""
+
+    def __init__(self, wrapped: WrappedModel) -> None:
+        super().__init__()
+        self.wrapped, self.layers, self.config = wrapped, wrapped.module, wrapped.config
+
+    def embed(self, batch):
+        return self.wrapped.embed(batch)
+
+    def encode(self, tokens, batch, keep=None):
+        with intercepted(self.layers, layout=batch.layout):
+            return self.layers(tokens[:, 1:])
+
+    def split_by_feature(self, batch, gradient):
+        return None
+
+
+def test_a_model_whose_layers_are_intercepted_has_the_scores_of_the_wrapped_layers():
+    torch.manual_seed(0)
+    wrapped = gx.wrap(Pooled("encoder").eval(), kind="regression", inputs="tokens")
+    rows = [torch.randn(5, 16, dtype=torch.float64) for _ in range(2)]
+    batch = wrapped.collate([wrapped.prepare(each).data for each in rows])
+    explainer = gx.explainers.get_explainer("att_cat")
+    of_wrapped = explainer.attribute(wrapped, batch)
+    of_intercepted = explainer.attribute(Intercepted(wrapped), batch)
+    torch.testing.assert_close(of_intercepted.relevance, of_wrapped.relevance)
+    assert of_wrapped.relevance.any()

@@ -8,9 +8,10 @@ import pytest
 import torch
 from graphs_with_inputs import DIM, EDGES, Inputs, graph
 from torch import nn
+from torch_geometric.data import Data
 from torch_geometric.explain import Explainer as PygExplainer
 from torch_geometric.explain import GNNExplainer
-from torch_geometric.nn import global_add_pool, global_mean_pool
+from torch_geometric.nn import GCNConv, global_add_pool, global_mean_pool
 
 import graphxai as gx
 from graphxai.explainers import REGISTRY, get_explainer
@@ -88,6 +89,79 @@ def test_types_have_relevance_by_row_although_they_are_integers(model, method):
             expected = (module.kind(data.kind) * scale) @ module.head.weight[0]
         assert explanation.relevance_of["kind"] == pytest.approx(expected.numpy(), abs=1e-6)
         assert explanation.ledger.others["kind"] == pytest.approx(expected.sum().item(), abs=1e-5)
+
+
+class TypedMessages(nn.Module):
+    """Messages with a vector for the type of their edge, as in a relational network."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_type, self.head = nn.Embedding(3, DIM), nn.Linear(DIM, 1)
+
+    def forward(self, x, edge_index, edge_type, batch):
+        messages = x[edge_index[0]] + self.of_type(edge_type)
+        return self.head(global_add_pool(x.index_add(0, edge_index[1], messages), batch))
+
+
+def test_types_of_edges_are_an_input_under_the_name_that_pyg_gives_them():
+    data, module = molecule_of(edge_type=torch.tensor([0, 0, 1, 1])), TypedMessages().eval()
+    explanation = gx.explain(gx.wrap(module, kind="regression"), data, wrt=("x", "edge_type"))
+    with torch.no_grad():
+        expected = module.of_type(data.edge_type) @ module.head.weight[0]
+    assert explanation.relevance_of["edge_type"] == pytest.approx(expected.numpy(), abs=1e-6)
+    assert explanation.ledger.others["edge_type"] == pytest.approx(expected.sum().item(), abs=1e-5)
+    assert explanation.ledger.biases == pytest.approx(module.head.bias.item(), abs=1e-5)
+
+
+class Scaled(nn.Module):
+    """A model whose nodes have an attribute that scales them."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(DIM, 1)
+
+    def forward(self, x, node_type, batch):
+        scale = node_type.reshape(len(x), -1).float().sum(1, keepdim=True)
+        return self.head(global_add_pool(x * scale, batch))
+
+
+@pytest.mark.parametrize(
+    "node_type", [torch.tensor([-1, 2, 2, 5]), torch.eye(4)[:, :2], torch.tensor([0.5, 2, 1, 1])]
+)
+def test_an_attribute_named_as_types_of_nodes_may_hold_anything(node_type):
+    data, module = molecule_of(node_type=node_type), Scaled().eval()
+    explanation = gx.explain(gx.wrap(module, kind="regression"), data, "occlusion")
+    scale = node_type.reshape(4, -1).float().sum(1, keepdim=True)
+    expected = (data.x * scale) @ module.head.weight[0]
+    assert explanation.relevance == pytest.approx(expected.detach().numpy(), abs=1e-5)
+
+
+def molecule_of(**attributes) -> Data:
+    torch.manual_seed(5)
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    return Data(x=torch.rand(4, DIM), edge_index=edges, **attributes)
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = GCNConv(DIM, 1)
+
+    def forward(self, x, edge_index, batch):
+        return global_add_pool(self.layer(x, edge_index), batch)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"edge_gates": torch.rand(4)}, {"explained_node": torch.tensor(1)}, {"schema": "version 1"}],
+)
+def test_attributes_that_the_model_does_not_read_change_nothing(attributes):
+    data, module = molecule_of(**attributes), Convolution().eval()
+    model = gx.wrap(module, kind="regression")
+    own = module(data.x, data.edge_index, torch.zeros(4, dtype=torch.long)).item()
+    assert gx.predict(model, data)["output"].value == pytest.approx(own, abs=1e-6)
+    without = gx.explain(model, molecule_of()).relevance
+    assert gx.explain(model, data).relevance == pytest.approx(without, abs=1e-6)
 
 
 def test_saliency_of_an_input_is_the_length_of_its_gradient(model):

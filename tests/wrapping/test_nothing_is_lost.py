@@ -8,9 +8,10 @@ from torch import nn
 from torch_geometric.data import Data
 
 import graphxai as gx
+from graphxai.contract.batch import NodeLayout
 from graphxai.engine.plan import Roles, make_plan
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import NodeLayout, PassMemory, PassRequest, record_pass
+from graphxai.engine.request import PassMemory, PassRequest, record_pass
 from graphxai.engine.trace import Trace
 from graphxai.rules.conservative import Rules
 

@@ -52,6 +52,21 @@ def reduced(way: str, axis: int, with_self: bool = True):
     return receive
 
 
+def weighted_mean(axis: int):
+    """Divide a sum by that of its weights, as a softmax that is written out does."""
+
+    def receive(h: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        weights, rows = h[s, :1].exp(), h[s]
+        start, divisor = torch.zeros_like(h), torch.zeros(len(h), 1)
+        if axis:
+            weights, rows, start, divisor = weights.T, rows.T, start.T, divisor.T
+        total = start.index_add(axis, t, weights * rows)
+        mean = total / divisor.index_add(axis, t, weights).clamp(min=1e-9)
+        return mean.T if axis else mean
+
+    return receive
+
+
 OTHERS = {
     **{
         f"{way}, axis {axis}, {with_self}": reduced(way, axis, with_self)
@@ -175,6 +190,16 @@ def test_marginals_of_one_layer_are_the_changes_of_the_output(name):
                     joined[other], left[other] = True, False
                     expected = parts.value(node, joined)[1] - parts.value(node, left)[1]
                     assert float(given[other]) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_marginals_of_weighted_means_do_not_depend_on_the_axis():
+    """A softmax that is written out has its heads before or after the edges."""
+    rows, columns = (Messages(weighted_mean(axis), layers=1) for axis in (0, 1))
+    for seed, nodes in cases():
+        runs = [presence_of(module, directed(seed), nodes) for module in (rows, columns)]
+        for present in coalitions(nodes, seed):
+            first, second = (run.marginals(present, lambda out: out[:, 1]) for run in runs)
+            torch.testing.assert_close(second, first)
 
 
 def path_marginals(name: str) -> list[gx.Explanation]:

@@ -350,6 +350,49 @@ def test_types_of_bonds_that_choose_among_parameters_have_their_own_line():
     assert first.ledger.others.keys() == {"kind"}
 
 
+class Choosing(nn.Module):
+    """A linear model that adds parameters, which `chosen` takes by features."""
+
+    def __init__(self, chosen):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, DIM), nn.Linear(DIM, 1)
+        self.table, self.row = nn.Embedding(4, DIM), nn.Parameter(torch.ones(DIM))
+        self.chosen = chosen
+
+    def forward(self, x, edge_index, distance):
+        added = self.chosen(self, x, distance)
+        return self.head(self.first(x).sum(0, keepdim=True) + added.sum(0, keepdim=True))
+
+
+CHOICES = {  # each with the line of the ledger that it belongs to
+    "kinds of atoms": ("cut off", lambda m, x, _: m.table(x[:, 0].long().clamp(0, 3))),
+    "rows of a table": ("cut off", lambda m, x, _: m.table.weight[x.argmax(1) % 4]),
+    "one of two": ("cut off", lambda m, x, _: torch.where(x[:, :1] > 0, m.row, m.table.weight[0])),
+    "none": ("cut off", lambda m, x, _: m.row.expand(len(x), -1).masked_fill(x[:, :1] > 0, 0.0)),
+    "bins": ("distance", lambda m, _, d: m.table(torch.bucketize(d, torch.tensor([0.2, 0.5])))),
+    "places": ("biases", lambda m, x, _: m.table(torch.arange(len(x)) % 4)),
+}
+
+
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
+@pytest.mark.parametrize("name", CHOICES)
+def test_parameters_belong_to_what_chooses_them(name, method):
+    line, chosen = CHOICES[name]
+    data, module = graph(), seeded(Choosing(chosen))
+    data.distance = torch.rand(data.num_edges)
+    model = gx.wrap(module, kind="regression")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ledger = gx.explain(model, data, method).ledger
+    assert model.tier == ("hooks" if line == "biases" else "recording")
+    with torch.no_grad():
+        share = (chosen(module, data.x, data.distance) @ module.head.weight[0]).sum().item()
+        biases = (len(data.x) * module.first.bias @ module.head.weight[0] + module.head.bias).item()
+    shares = ledger.others | {"biases": ledger.biases}
+    expected = {"biases": biases} | {line: share + (biases if line == "biases" else 0.0)}
+    assert shares == pytest.approx(expected, abs=1e-5)
+
+
 class Gps(nn.Module):
     """A GPS that has an encoder of edges with a bias."""
 

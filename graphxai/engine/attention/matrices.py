@@ -19,6 +19,7 @@ from torch import Tensor
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, agree, aligned, compressed
 from graphxai.engine.plan import AttentionProduct
+from graphxai.engine.recording import operation_kind
 from graphxai.engine.trace import Op, Ref, Trace
 
 PRODUCTS = kinds.OF_ROWS - kinds.PLUS_PRODUCT
@@ -166,7 +167,7 @@ def _add(
     trace: Trace, like: Op, number: int, func: object, args: tuple[Ref, Ref], out: Tensor
 ) -> Ref:
     """Add an operation in the module in which another one, `like`, ran."""
-    ref, name = _constant(trace, out), kinds.operation_kind(func).name
+    ref, name = _constant(trace, out), operation_kind(func).name
     trace.flow.maker[ref.value] = number
     for read in args:
         trace.flow.depends[ref.value] |= trace.flow.depends[read.value]

@@ -38,6 +38,11 @@ def reduced_axes(op: Op, count: int) -> tuple[int, ...]:
     return tuple(sorted({dim % count for dim in (dims or range(count))}))
 
 
+def by_entry(index: Tensor, dim: int) -> Tensor:
+    """Return the group of each entry (n,) along an axis. An index may repeat it for channels."""
+    return index if index.dim() < 2 else index.transpose(0, dim).flatten(1)[:, 0]
+
+
 class NodeTracker:
     """Follows ids through a pass, and gives them to the results of one operation after the other.
 
@@ -230,8 +235,8 @@ class NodeTracker:
         ids = ids_of_reads.get(src.value)
         if ids is None:
             return ids_of_reads.get(op.args[0].value)
-        by, size = self.trace.memory.tensors[index.slot], self.trace.shape(src.value)
-        by = by.transpose(0, dim)[(slice(None), *[0] * (by.dim() - 1))]  # alike for all channels
+        by = by_entry(self.trace.memory.tensors[index.slot], dim)
+        size = self.trace.shape(src.value)
 
         def summed(values: Tensor) -> Tensor:
             lengths = (*(1,) * (len(size) - values.dim()), *values.shape)

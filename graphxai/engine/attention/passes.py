@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import NodeLayout
 from graphxai.engine.attention.matrices import insert_attention_matrices
 from graphxai.engine.attention.node_ids import NONE, NodeIds, reads_class_token
 from graphxai.engine.attention.node_tracker import NodeTracker
@@ -18,7 +19,7 @@ from graphxai.engine.attention.reading import (
 from graphxai.engine.ledger import warn_of_nonlinearities
 from graphxai.engine.plan import AttentionProduct, Roles, make_plan
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import NodeLayout, PassRequest, record_pass
+from graphxai.engine.request import PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import NODES, RunningModule, Trace
 from graphxai.rules.conservative import Rules, current_tape

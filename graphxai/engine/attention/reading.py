@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphxai.contract.batch import NodeLayout
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.matrices import (
     NodePairEntries,
@@ -21,7 +22,6 @@ from graphxai.engine.attention.matrices import (
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds
 from graphxai.engine.flow_queries import ancestors, factors_of
 from graphxai.engine.plan import AttentionProduct, ReplayPlan, Roles, ValueReplacement
-from graphxai.engine.request import NodeLayout
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules, current_tape
 from graphxai.runtime.notices import warn
@@ -127,7 +127,7 @@ def attention_between_nodes(
         elif not _pools(plan.trace, nodes, product):
             left_out.add(product.op.path or "the model")
     without_kernel = products_without_softmax(plan.trace, plan.passing, plan.roles, nodes)
-    left_out |= {op.path or "the model" for op, _ in without_kernel}
+    left_out |= {op.path or "the model" for op in without_kernel}
     _warn_of_unread(name, left_out, unread)
     if size > 1 and not together and _lacks_a_graph(attention, size):
         raise GraphsNeedOwnPass
@@ -242,11 +242,8 @@ def _pools(trace: Trace, nodes: NodeIds, product: AttentionProduct) -> bool:
 
 def products_without_softmax(
     trace: Trace, ops: Iterable[Op], roles: Roles, nodes: NodeIds
-) -> Iterator[tuple[Op, int]]:
-    """Yield those of the operations in which weights without a role mix the values of nodes.
-
-    With each come these weights.
-    """
+) -> Iterator[Op]:
+    """Yield those of the operations in which weights without a role mix the values of nodes."""
     with_role = {product.op.number for product in roles.attention}
     for op in ops:
         if op.name not in kinds.MIXING or op.number in with_role:
@@ -265,7 +262,7 @@ def products_without_softmax(
             size = trace.shape(op.out).numel()
             widens = op.name in kinds.MATRIX_PRODUCTS or size > trace.shape(narrow).numel()
             if widens and _is_made_by(trace, nodes, weights, kind):
-                yield op, weights
+                yield op
 
 
 def _signals(trace: Trace, op: Op) -> list[int]:

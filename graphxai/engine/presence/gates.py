@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NONE, EntryIds, NodeIds, aligned
-from graphxai.engine.attention.node_tracker import reduced_axes
+from graphxai.engine.attention.node_tracker import by_entry, reduced_axes
 from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.trace import Op, Ref, Trace
 
@@ -53,11 +53,6 @@ class Groups:
         way = next((arg for arg in op.args[4:] if isinstance(arg, str)), "sum")
         flags = [op.kwargs.get("include_self"), *op.args[5:]]
         return cls(dim, index, row.source, way, not any(flag is False for flag in flags))
-
-
-def by_entry(index: Tensor, dim: int) -> Tensor:
-    """Return the group of each entry (n,) along an axis. An index may repeat it for channels."""
-    return index if index.dim() < 2 else index.transpose(0, dim).flatten(1)[:, 0]
 
 
 @dataclass(eq=False)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from graphxai.engine import operations as kinds
 from graphxai.engine.attention.node_ids import NodeIds, aligned
-from graphxai.engine.attention.node_tracker import reduced_axes
+from graphxai.engine.attention.node_tracker import by_entry, reduced_axes
 from graphxai.engine.flow_queries import index_of, users
 from graphxai.engine.plan import ReplayPlan, Roles
 from graphxai.engine.presence import functions as functions
-from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, GateFinder, Groups, by_entry
+from graphxai.engine.presence.gates import KEEPS_ZERO, OVER_AXES, Gate, GateFinder, Groups
 from graphxai.engine.replay import Replay
 from graphxai.engine.trace import Op, Trace
 from graphxai.rules.conservative import Rules
@@ -42,7 +42,6 @@ class PresencePlan:
             they cannot.
     """
 
-    trace: Trace
     plan: ReplayPlan
     gates: dict[int, Gate]
     dtype: torch.dtype
@@ -70,7 +69,7 @@ def plan_presence(trace: Trace, nodes: NodeIds, places: int, dtype: torch.dtype)
     taken = {op.number: frozenset(ref.value for ref in op.reads) for op in ops}
     plan = ReplayPlan(trace, Roles(), Rules(), signal, ops, ops, taken)
     where = sorted(set(finder.without or finder.suspects()))
-    return PresencePlan(trace, plan, gates, dtype, where)
+    return PresencePlan(plan, gates, dtype, where)
 
 
 def _behind_gates(trace: Trace, gates: dict[int, Gate]) -> set[int]:
@@ -107,7 +106,7 @@ class _GatedRun:
         gates = plan.gates.values()
         self._quotients = {gate.quotient[0]: gate for gate in gates if gate.quotient}
         self._divisors: dict[int, Tensor] = {}
-        self._terms: dict[int, tuple[Tensor | tuple[int, ...], Tensor, Tensor]] = {}
+        self._terms: dict[int, tuple[Tensor | tuple[int, ...], int, Tensor, Tensor]] = {}
 
     def __call__(self, op: Op, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if (of_divisor := self._quotients.get(op.number)) is not None:
@@ -166,12 +165,14 @@ class _GatedRun:
 
     def _terms_of(self, gate: Gate, terms: Tensor, presence: Tensor, args: list[Any]) -> Tensor:
         """Return the terms of a sum without those of absent nodes."""
-        axes = gate.axes(terms.dim())
-        number = gate.divisor
+        axes, number = gate.axes(terms.dim()), gate.divisor
+        dim = args[1] % terms.dim() if gate.op.name in kinds.GATHERED else 0  # of their index
         if number is None or gate.quotient is not None:  # it is the sum that divides
             number = gate.op.number
         if gate.quotient is not None:
-            self._terms[number] = (axes or args[2], terms.detach(), presence.detach())
+            along = axes or by_entry(args[2], dim)
+            entries = terms.detach().movedim(dim, 0), presence.detach().movedim(dim, 0)
+            self._terms[number] = (along, dim, *entries)
 
         def factor() -> Tensor | None:
             if (of_both := self._factors(number)) is None:
@@ -180,7 +181,8 @@ class _GatedRun:
             if isinstance(along, tuple):  # to where these terms have the axes of the divisor
                 of_terms = of_terms[(..., *[None] * (terms.dim() - of_terms.dim()))]
                 of_terms = of_terms.movedim(along, axes)
-            return _for_terms(of_terms, terms)
+            shaped = _for_terms(of_terms, terms.movedim(dim, 0))
+            return None if shaped is None else shaped.movedim(0, dim)
 
         return functions.weighted(terms, presence, factor)
 
@@ -192,7 +194,7 @@ class _GatedRun:
         """
         if number not in self._divisors:
             return None
-        along, weights, presence = self._terms[number]
+        along, dim, weights, presence = self._terms[number]
         shown, divisor = functions.weighted(weights, presence), self._divisors[number]
         if isinstance(along, tuple):
             total = shown.sum(along, keepdim=True)
@@ -200,13 +202,13 @@ class _GatedRun:
                 return None
             divisor = divisor.reshape(total.shape)
             return functions.quotient_factors(weights, total, divisor, presence)
-        index = by_entry(along, 0)
-        total = weights.new_zeros(int(index.max()) + 1 if len(index) else 0, *weights.shape[1:])
-        total = total.index_add(0, index, shown)[index]
-        if len(divisor) != len(index):
-            divisor = divisor[index]
+        total = weights.new_zeros(int(along.max()) + 1 if len(along) else 0, *weights.shape[1:])
+        total = total.index_add(0, along, shown)[along]
         while divisor.dim() > weights.dim():  # a count is alike for all channels
             divisor = divisor[..., 0]
+        divisor = divisor.movedim(dim, 0) if divisor.dim() == weights.dim() else divisor
+        if len(divisor) != len(along):
+            divisor = divisor[along]
         while divisor.dim() < weights.dim():
             divisor = divisor[..., None]
         return functions.quotient_factors(weights, total, divisor, presence)
@@ -292,14 +294,14 @@ def _nodes_along_axes(trace: Trace, gate: Gate) -> list[Tensor]:
 
 
 def _same_groups(trace: Trace, first: Gate, second: Gate) -> bool:
-    """Whether two sums, over the first axis by an index or over axes, are of the same entries."""
+    """Whether two sums, along an axis by an index or over axes, are of the same entries."""
     if not {first.op.name, second.op.name} <= kinds.GATHERED:
         nodes, others = (_nodes_along_axes(trace, gate) for gate in (first, second))
         return 0 < len(nodes) == len(others) and all(map(torch.equal, nodes, others))
     indices = []
-    for gate in (first, second):
-        index = trace.memory.tensors[gate.op.args[2].slot]
-        if gate.op.args[1] not in (0, -index.dim()) or "amax" in gate.op.args:
+    for _, dim, index, source, *others in (first.op.args, second.op.args):
+        if "amax" in others:
             return False
-        indices.append(by_entry(index, 0))
+        axis = dim % max(len(trace.shape(source.value)), 1)
+        indices.append(by_entry(trace.memory.tensors[index.slot], axis))
     return torch.equal(*indices)

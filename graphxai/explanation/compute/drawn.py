@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphxai.contract.inputs import Input
+from graphxai.contract.inputs import SCHEMA, Input
 from graphxai.visualization import PlainGraph
 
 # Attributes that may name the nodes. If there are none, any list of N words may.
@@ -32,7 +32,7 @@ def plain_graph(item: Input) -> PlainGraph | None:
 
 def _labels(values: Mapping[str, Any], item: Input) -> tuple[str, ...]:
     """Return what a graph with these attributes calls its nodes, or () if it has no names."""
-    schema = values.get("schema")
+    schema = values.get(SCHEMA)
     if schema is not None:
         numbers = {kind: count() for kind, _ in schema.nodes}
         kinds = [schema.nodes[code][0] for code in values["node_type"].tolist()]

@@ -23,7 +23,7 @@ from graphxai.contract.batching import (
     joined_nodes,
     joins_others,
 )
-from graphxai.contract.inputs import Input
+from graphxai.contract.inputs import SCHEMA, Input
 from graphxai.contract.intervals import Conformal, OwnSpread
 from graphxai.contract.model import noting_empty_outputs
 from graphxai.contract.target import Target
@@ -357,7 +357,7 @@ def _mean_explanation(
 
 def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
     """Return the features and edges of a graph, as in `ExplainedGraph.graph`."""
-    if item.graph.get("schema") is not None:
+    if item.graph.get(SCHEMA) is not None:
         return {}
     is_molecule = item.smiles is not None or item.molecule is not None
     names = (("edge_index",) if with_bonds else ()) if is_molecule else GRAPH_TENSORS
@@ -370,7 +370,7 @@ def _arrays_of(item: Input, with_bonds: bool) -> dict[str, NDArray[Any]]:
 
 def _by_type(graph: Any, what: str) -> "dict[str, NDArray[np.integer]] | None":
     """Return the numbers of nodes, or rows of an input of edges, by type."""
-    if graph.get("schema") is None:
+    if graph.get(SCHEMA) is None:
         return None
     from graphxai.wrapping import heterogeneous  # needs PyG
 

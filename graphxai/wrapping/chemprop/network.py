@@ -8,6 +8,7 @@ these are the logits from which it computes them.
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, cast
 
 import torch
@@ -224,18 +225,10 @@ class MeanOfNetworks(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
 
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_attr: Tensor,
-        batch: Tensor,
-        molecule_features: Tensor | None = None,
-        node_component: Tensor | None = None,
-    ) -> Tensor:
+    @wraps(ChempropNetwork.forward)  # graphs give what it names
+    def forward(self, *inputs: Any, **named: Any) -> Any:  # type: ignore[override]
         """Return the outputs (B, C); the arguments are those of `ChempropNetwork`."""
-        inputs = (x, edge_index, edge_attr, batch, molecule_features, node_component)
-        return torch.stack([member(*inputs) for member in self.members]).mean(0)
+        return torch.stack([member(*inputs, **named) for member in self.members]).mean(0)
 
 
 def other_directions(edge_index: Tensor, num_nodes: int) -> Tensor:
