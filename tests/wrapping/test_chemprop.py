@@ -339,6 +339,16 @@ def test_tasks_and_classes_get_the_names_that_the_caller_gives():
         gx.wrap(mpnn(), forward=lambda model, batch: None)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_wrapped_network_is_in_the_mode_of_the_network_and_a_check_keeps_it(members):
+    networks = [mpnn(batch_norm=True, scaled=True, seed=k) for k in range(members)]
+    model = gx.wrap(networks)
+    assert not model.training
+    gx.check(model, MOLECULES[:2], ["gradient_input"])
+    assert not any(part.training for network in networks for part in network.modules())
+    assert gx.wrap([network.train() for network in networks]).training
+
+
 def test_a_network_that_computes_something_else_is_refused():
     from chemprop.models import MPNN
 
