@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from graphxai.contract.method_names import CONTROLS
+from graphxai.contract.target import Target
 from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
@@ -158,7 +159,7 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
 
     The graphs are evenly spaced in the order of the best method's AUAC (the area under the
     activation curve), so that a good, a middling and a bad case are shown. The methods are the
-    registered methods with the best AUAC, then `random`.
+    registered methods with the best AUAC that failed on no graph, then `random`.
 
     Returns:
         The picture as SVG, or None if the graphs cannot be drawn.
@@ -169,7 +170,7 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
         for method in methods:
             target: Any = next(u.target for u in report.units if u.graph == key and u.target)
             if target in (task.name for task in model.config.tasks if not task.classes):
-                target = None  # the value of a regression
+                target = Target(None, target)  # the value of a regression
             explanation = explain(model, inputs[key], get_explainer(method), target=target)
             if not explanation.has_picture:
                 return None
@@ -179,7 +180,8 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
 
 
 def _leading_methods(report: Report) -> list[str]:
-    ranked = [name for name in report.ranking(_metric(report)) if name in REGISTRY]
+    works = REGISTRY.keys() - report.failures
+    ranked = [name for name in report.ranking(_metric(report)) if name in works]
     return [*[name for name in ranked if name not in CONTROLS][: METHODS - 1], "random"]
 
 

@@ -34,6 +34,7 @@ from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.measure import NoisyModel, shuffled_stages
 from graphxai.evaluation.metrics import OLD
 from graphxai.evaluation.output import summary_markdown
+from graphxai.evaluation.report import examples_svg
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint
@@ -467,6 +468,20 @@ def test_a_graph_counts_once_whatever_the_number_of_checkpoints():
     means = [v.mean() for v in values]
     assert spread["mean"] == pytest.approx(np.mean(means))
     assert spread["sd"] == pytest.approx(np.std(means, ddof=1))
+
+
+def test_examples_show_the_property_that_was_measured_by_methods_that_work():
+    tasks = (Task("log S", "regression"), Task("log D", "regression"))
+    model = random_graphormer(tasks=tasks)
+
+    report = gx.evaluate(model, SMILES[:3], ["lrp", "gae"], target="log D")
+    units = (
+        replace(u, note="no attention", values={}) if u.method == "gae" else u for u in report.units
+    )
+    svg = examples_svg(model, dict(enumerate(SMILES)), replace(report, units=tuple(units)))
+    assert "log D" in svg
+    assert "log S" not in svg
+    assert "Generic attention" not in svg
 
 
 def test_a_summary_names_ten_inputs_that_were_left_out_and_counts_the_others():
