@@ -135,10 +135,20 @@ def _spans(intervals: Mapping[str, Interval]) -> dict[str, tuple[float, float, f
 
 
 def merged(reports: Iterable[Report]) -> Report:
-    """Merge reports of several checkpoints that were measured with the same settings."""
+    """Merge reports of several checkpoints that were measured with the same settings.
+
+    Raises ValueError if there are none, or if they are about different values, or about a value and
+    the probability of a class.
+    """
     parts: Sequence[Report] = list(reports)
     if not parts:
         raise ValueError("there is no report to merge.")
+    explained = dict.fromkeys(str(part.settings.get("value", "a class")) for part in parts)
+    if len(explained) > 1:
+        raise ValueError(
+            f"the models were measured on different outputs, {', '.join(explained)}, of"
+            " which there is no mean: evaluate them one by one, or name one task for all."
+        )
     settings = dict(parts[0].settings)
     settings["checkpoints"] = [c for part in parts for c in part.settings.get("checkpoints", [])]
     settings["sha256"] = [part.settings.get("sha256") for part in parts]

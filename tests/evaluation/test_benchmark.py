@@ -470,6 +470,21 @@ def test_a_graph_counts_once_whatever_the_number_of_checkpoints():
     assert spread["sd"] == pytest.approx(np.std(means, ddof=1))
 
 
+def test_there_is_no_mean_over_a_probability_and_a_value_or_over_two_values():
+    model, value = random_graphormer(), Task("log D", "regression")
+    models = {"a": model, "b": random_graphormer(tasks=(value,))}
+    with pytest.raises(
+        ValueError, match=r"different outputs, a class, log D, of which there is no"
+    ):
+        gx.evaluate(models, SMILES[:2], ["random"], metrics="auac")
+    by_task = [
+        gx.evaluate(model, SMILES[:2], ["random"], metrics="auac", target=task.name)
+        for task in (*model.config.tasks[1:], model.config.tasks[0])
+    ]
+    with pytest.raises(ValueError, match="different outputs"):
+        merged(by_task)
+
+
 def test_examples_show_the_property_that_was_measured_by_methods_that_work():
     tasks = (Task("log S", "regression"), Task("log D", "regression"))
     model = random_graphormer(tasks=tasks)
