@@ -138,6 +138,25 @@ def test_a_compiled_model_has_the_relevance_of_the_original(models, how):
     assert eval_frame._stance.stance == "default"
 
 
+@pytest.mark.parametrize("method", ["integrated_gradients", "gnn_explainer", "saliency"])
+def test_methods_without_rules_run_a_compiled_part_eagerly(models, method):
+    """PyTorch fails to compile it with the search for ties, in graphs of several sizes."""
+    model, compiled_graphs = copy.deepcopy(models["gps"]), []
+
+    def backend(graph, example_inputs):
+        compiled_graphs.append(graph)
+        return graph.forward
+
+    expected = [e.relevance for e in gx.explain(wrapped(model), GRAPHS, method)]
+    model.layers = nn.ModuleList(torch.compile(layer, backend=backend) for layer in model.layers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        relevance = [e.relevance for e in gx.explain(wrapped(model), GRAPHS, method)]
+    for each, same in zip(relevance, expected, strict=True):
+        np.testing.assert_array_equal(each, same)
+    assert not compiled_graphs
+
+
 def test_a_wrapped_compiled_model_shares_the_weights():
     model = SparseModel()
     assert wrapped(torch.compile(model, backend="eager")).module is model
