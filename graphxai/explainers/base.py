@@ -16,6 +16,7 @@ from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target, Targ
 
 from .traits import Traits
 from .wrapped import (
+    MODELS_OWN_ERRORS,
     NODES_ONLY,
     check_gradients,
     checked_outputs,
@@ -149,7 +150,7 @@ class Explainer(ABC):
                         error.model.warn_of_single_passes(error.why, len(batch))
                     graphs = [part.of_rows(row) for part in parts for row in range(len(part))]
                     attributions = self._each(model, graphs, wanted, further)
-                except (RuntimeError, TypeError) as error:
+                except MODELS_OWN_ERRORS as error:
                     refuse_untraceable(model, batch, error, self.title, traits.needs_gradients)
                     raise
                 joined = attributions[0]
