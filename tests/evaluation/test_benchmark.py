@@ -708,6 +708,21 @@ def test_a_curve_is_drawn_into_a_subplot():
         report.plot("forest", ax=left)
 
 
+def test_figures_of_equal_reports_are_equal_files(tmp_path):
+    report = gx.evaluate(random_graphormer(), SMILES[:2], ["lrp"], metrics="auac")
+    for name in ("first", "second"):
+        report.save(tmp_path / name)
+    figures = [path.name for path in (tmp_path / "first").glob("*.svg")]
+    assert {"activation.svg", "forest.svg", "conservation.svg"} <= {*figures}
+    for name in figures:
+        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
+        assert first == second
+    report.plot("forest").savefig(tmp_path / "forest.svg", metadata={"Creator": "me"})
+    text = (tmp_path / "forest.svg").read_text()
+    assert ">me<" in text
+    assert "<dc:date>" not in text
+
+
 @pytest.mark.parametrize("count", [3, 12, 28])
 def test_every_curve_has_its_band_and_a_colour_of_its_own(count):
     grid = np.linspace(0, 1, 5)
