@@ -112,6 +112,16 @@ def test_a_model_without_values_is_refused():
         wrapped(model)
 
 
+def test_lazy_layers_have_to_see_a_graph_first():
+    model = SparseModel()
+    model.second = TransformerConv(-1, 8, heads=2, edge_dim=3)
+    with pytest.raises(ValueError, match="SparseModel has lazy layers without weights: run it"):
+        wrapped(model)
+    graph = GRAPHS[0]
+    model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(len(graph.x)).long())
+    assert abs(gx.explain(wrapped(model), graph).ledger.unexplained) < 1e-4
+
+
 # -- torch.compile -----------------------------------------------------------------------------
 
 
