@@ -55,7 +55,8 @@ def with_leaves(model: Any, batch: Any, names: tuple[str, ...], codes: bool) -> 
         )
     if EDGES in names:
         batch = model.with_edge_gates(batch)
-    return batch.with_leaves(tuple(EDGE_GATES if n == EDGES else n for n in names), codes)
+    attributes = tuple(EDGE_GATES if n == EDGES else n for n in names)
+    return batch.with_leaves(attributes, codes, model.float_dtype)
 
 
 def leaves_of(batch: Any) -> dict[str, Tensor]:

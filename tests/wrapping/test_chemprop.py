@@ -340,6 +340,13 @@ def test_tasks_and_classes_get_the_names_that_the_caller_gives():
         gx.wrap(mpnn(), forward=lambda model, batch: None)
 
 
+def test_a_network_in_double_precision_is_explained_by_hooks():
+    model = gx.wrap(mpnn(batch_norm=True, scaled=True).double())
+    for e in gx.explain(model, MOLECULES):
+        assert model.tier == "hooks"
+        assert abs(e.ledger.unexplained) < 1e-7  # results are kept in single precision
+
+
 @pytest.mark.parametrize("around", [torch.nn.DataParallel, partial(torch.compile, backend="eager")])
 def test_a_network_may_be_compiled_or_run_in_parallel(around):
     network = mpnn(batch_norm=True, scaled=True)
