@@ -41,6 +41,8 @@ class Task:
                 f"task {self.name!r}: there is no kind {self.kind!r}; the kinds are"
                 f" {', '.join(map(repr, kinds))}."
             )
+        if self.kind == "regression" and self.classes:
+            raise ValueError(f"task {self.name!r}: a regression has no classes: leave them out.")
         if self.kind == "binary" and len(self.classes) != 2:
             raise ValueError(f"task {self.name!r}: a binary task has two classes.")
         for name in ("offset", "scale"):

@@ -27,8 +27,8 @@ REMEDIES = {  # by a part of a reason, what to write instead
     "a look-up of codes": "let the model read the codes from an attribute of the graph",
     "a constant that is computed": "compute the constant once and keep it as a parameter, or"
     " give the graph what it is computed from as floating-point numbers",
-    "do not sum to the output": "keep numbers that are added as parameters or attributes of the"
-    " graph, detach nothing, and let no function act in place on a view",
+    "do not sum to the output": "keep numbers that are added as parameters with requires_grad=True"
+    " or attributes of the graph, detach nothing, and let no function act in place on a view",
     "the number with which a signal is padded": "join the signal with a parameter instead",
     "product with a constant": "multiply by numbers or parameters",
     "constant": "keep it as a parameter or an attribute of the graph",
@@ -42,7 +42,8 @@ REMEDIES = {  # by a part of a reason, what to write instead
     "other inputs that change": "detach the other inputs where they meet the nodes",
     "for which there is no rule": "give it an OperationRule, or take a method without such rules",
     "that computes something else": "let the rule return what the operation returns",
-    "that differs from that of a recorded": "let the model compute in double precision",
+    "that differs from that of a recorded": "let all parameters have requires_grad=True, or the"
+    " model compute in double precision",
     "twice, of the same signal": "compute it once",
     "log-probabilities": "return them last, or the logits",
     "chosen by floats": "give the graph what chooses as an attribute of integers",

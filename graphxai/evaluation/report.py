@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from graphxai.contract.method_names import CONTROLS
+from graphxai.contract.target import Target
 from graphxai.explainers import REGISTRY, get_explainer
 from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
@@ -134,10 +135,20 @@ def _spans(intervals: Mapping[str, Interval]) -> dict[str, tuple[float, float, f
 
 
 def merged(reports: Iterable[Report]) -> Report:
-    """Merge reports of several checkpoints that were measured with the same settings."""
+    """Merge reports of several checkpoints that were measured with the same settings.
+
+    Raises ValueError if there are none, or if they are about different values, or about a value and
+    the probability of a class.
+    """
     parts: Sequence[Report] = list(reports)
     if not parts:
         raise ValueError("there is no report to merge.")
+    explained = dict.fromkeys(str(part.settings.get("value", "a class")) for part in parts)
+    if len(explained) > 1:
+        raise ValueError(
+            f"the models were measured on different outputs, {', '.join(explained)}, of"
+            " which there is no mean: evaluate them one by one, or name one task for all."
+        )
     settings = dict(parts[0].settings)
     settings["checkpoints"] = [c for part in parts for c in part.settings.get("checkpoints", [])]
     settings["sha256"] = [part.settings.get("sha256") for part in parts]
@@ -158,7 +169,7 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
 
     The graphs are evenly spaced in the order of the best method's AUAC (the area under the
     activation curve), so that a good, a middling and a bad case are shown. The methods are the
-    registered methods with the best AUAC, then `random`.
+    registered methods with the best AUAC that failed on no graph, then `random`.
 
     Returns:
         The picture as SVG, or None if the graphs cannot be drawn.
@@ -169,7 +180,7 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
         for method in methods:
             target: Any = next(u.target for u in report.units if u.graph == key and u.target)
             if target in (task.name for task in model.config.tasks if not task.classes):
-                target = None  # the value of a regression
+                target = Target(None, target)  # the value of a regression
             explanation = explain(model, inputs[key], get_explainer(method), target=target)
             if not explanation.has_picture:
                 return None
@@ -179,7 +190,8 @@ def examples_svg(model: Model, inputs: Mapping[Key, Any], report: Report) -> str
 
 
 def _leading_methods(report: Report) -> list[str]:
-    ranked = [name for name in report.ranking(_metric(report)) if name in REGISTRY]
+    works = REGISTRY.keys() - report.failures
+    ranked = [name for name in report.ranking(_metric(report)) if name in works]
     return [*[name for name in ranked if name not in CONTROLS][: METHODS - 1], "random"]
 
 

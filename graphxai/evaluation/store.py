@@ -88,7 +88,8 @@ class Store:
         settings_of = self._settings()
         if settings_of and not resume:
             raise FileExistsError(
-                f"{self.folder} already holds a run; continue it (resume) or choose another folder."
+                f"{self.folder} already holds a run: continue it (resume=True, or --resume), or"
+                " choose another folder."
             )
         for other, before in settings_of.items():
             of_model = () if other == checkpoint else ("model", "sha256")  # of another seed

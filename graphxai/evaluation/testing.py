@@ -22,7 +22,7 @@ from torch_geometric.data import Data
 
 from graphxai.contract.inputs import as_list, prepare_all
 from graphxai.contract.method_names import DEFAULT_METHOD
-from graphxai.contract.model import NoAttentionError
+from graphxai.contract.model import NoAttentionError, explaining
 from graphxai.engine.request import PassMemory
 from graphxai.explainers import Attribution, Explainer, get_explainer
 from graphxai.explainers.gradient import GradientInput
@@ -296,7 +296,7 @@ def _leaving_no_trace(model: Model, batch: Any) -> Iterator[None]:
     """Raise AssertionError if explaining within the block leaves a trace."""
     before = _outputs_and_gradients(model, batch)
     with suppress(RuntimeError), conservative(activation="ratio"), record(biases=True):
-        model(batch).sum().backward()  # unless the model has no gradients
+        _outputs_and_gradients(model, batch)
     try:
         with conservative(activation="ratio"), record(biases=True):
             raise KeyError("left early")
@@ -334,20 +334,15 @@ def _graphs(model: Model, inputs: Sequence[Any]) -> list[Data]:
 
 
 def _outputs_and_gradients(model: Any, batch: Any) -> dict[str, Tensor]:
-    was_training = model.training
+    """Return what a model computes in eval mode, and leave its mode and gradients as they are."""
     module: torch.nn.Module = getattr(model, "module", model)  # `wrap` stores it
-    model.eval()
-    module.zero_grad()
-    outputs = model(batch)
-    if outputs.requires_grad:
-        outputs.sum().backward()
-    model.train(was_training)
-    gradients = {
-        f"the gradient of {name}": parameter.grad.clone()
-        for name, parameter in module.named_parameters()
-        if parameter.grad is not None
-    }
-    module.zero_grad()
+    weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    with explaining(model):
+        outputs = model(batch)
+        leaves = list(weights.values()) if outputs.requires_grad else []
+        of_weights = torch.autograd.grad(outputs.sum(), leaves, allow_unused=True) if leaves else ()
+    named = zip(weights, of_weights, strict=False)
+    gradients = {f"the gradient of {name}": g for name, g in named if g is not None}
     return {"the output": outputs.detach().clone()} | gradients
 
 

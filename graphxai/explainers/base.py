@@ -16,6 +16,7 @@ from graphxai.contract.target import DecidedTarget, ResolvedTarget, Target, Targ
 
 from .traits import Traits
 from .wrapped import (
+    MODELS_OWN_ERRORS,
     NODES_ONLY,
     check_gradients,
     checked_outputs,
@@ -144,7 +145,7 @@ class Explainer(ABC):
                     attributions = self._each(model, parts, wanted, further)
                 except OneGraphAtATime as error:  # of this batch, or of one that was made of it
                     attributions = self._each(model, error.apart(*parts), wanted, further)
-                except (RuntimeError, TypeError) as error:
+                except MODELS_OWN_ERRORS as error:
                     refuse_untraceable(model, batch, error, self.title, traits.needs_gradients)
                     raise
                 joined = attributions[0]

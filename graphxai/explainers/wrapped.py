@@ -56,7 +56,8 @@ def with_leaves(model: Any, batch: Any, names: tuple[str, ...], codes: bool) -> 
         )
     if EDGES in names:
         batch = model.with_edge_gates(batch)
-    return batch.with_leaves(tuple(EDGE_GATES if n == EDGES else n for n in names), codes)
+    attributes = tuple(EDGE_GATES if n == EDGES else n for n in names)
+    return batch.with_leaves(attributes, codes, model.float_dtype)
 
 
 def leaves_of(batch: Any) -> dict[str, Tensor]:
@@ -268,6 +269,10 @@ def _runs_without_nodes(model: Any, batch: Any) -> bool:
     return True
 
 
+# What the code of a model may raise where it assumes nodes. ValueErrors here say what to do.
+MODELS_OWN_ERRORS = (RuntimeError, TypeError, AssertionError, LookupError, ArithmeticError)
+
+
 def refuse_untraceable(
     model: Any, batch: Any, error: Exception, method: str, needs_gradients: bool
 ) -> None:
@@ -283,14 +288,15 @@ def refuse_untraceable(
             model(batch)
     except Exception:
         return  # the error is the model's own
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    lines = [*str(error).strip().splitlines(), type(error).__name__]
+    reason = lines[0].rstrip(".")
     if not needs_gradients and not _runs_without_nodes(model, batch):
         raise ValueError(
             f"{type(model.module).__name__} runs on whole graphs, but not on those that {method}"
-            f" makes: {reason} Let it run on any part of a graph, or take a method such as 'lrp'."
+            f" makes: {reason}. Let it run on any part of a graph, or take a method such as 'lrp'."
         ) from error
     raise ValueError(
-        f"relevance cannot be followed through {type(model.module).__name__} by {method}: {reason}"
+        f"relevance cannot be followed through {type(model.module).__name__} by {method}: {reason}."
         " Let the model compute with dense tensors of real numbers there, or explain it by a method"
         " that only hides nodes, such as 'occlusion'."
     ) from error

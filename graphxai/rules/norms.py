@@ -34,7 +34,7 @@ def group_norm(
 ) -> tuple[Tensor, None, None]:  # fmt: skip
     """Apply GroupNorm to x (B, C, ...), with constant scales, as LN does (Ali 2022, section 4)."""
     y = _standardised(x.reshape(n, groups, -1), (-1,), eps).view_as(x)
-    return per_channel(y, weight, bias), None, None
+    return per_channel(y, weight, bias).to(x.dtype), None, None  # statistics may be wider, too
 
 
 def rms_norm(
@@ -61,7 +61,7 @@ def batch_norm(
     else:
         shape = (1, -1) + (1,) * (x.dim() - 2)
         y = (x - mean.view(shape)) * (var + eps).rsqrt().view(shape)
-    return per_channel(y, weight, bias), None, None
+    return per_channel(y, weight, bias).to(x.dtype), None, None  # statistics may be wider, too
 
 
 def has_running_statistics(args: Sequence[Any]) -> bool:

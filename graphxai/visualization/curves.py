@@ -167,10 +167,20 @@ def layers_figure(sums: "pd.DataFrame") -> "Figure":
 
 def new_figure(width: float, height: float) -> "Figure":
     """Make an empty figure of width x height inches that a notebook displays by itself."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     class Shown(Figure):
-        """A figure that notebooks display although it was not made by pyplot."""
+        """A figure that notebooks display although it was not made by pyplot.
+
+        As SVG, equal figures have equal bytes: no date, and no names drawn at random.
+        """
+
+        def savefig(self, fname: Any, **options: Any) -> None:
+            if "svg" in (options.get("format"), str(fname).rpartition(".")[2]):
+                options["metadata"] = {"Date": None} | (options.get("metadata") or {})
+            with rc_context({"svg.hashsalt": "graphxai"}):
+                super().savefig(fname, **options)
 
         def _repr_png_(self) -> bytes:
             from io import BytesIO

@@ -125,12 +125,15 @@ class WrappedBatch:
             return collate_graphs(data, read=self.read)
         return collate_tokens(data, None, self.has_graph_token)
 
-    def with_leaves(self, names: Sequence[str], codes: bool = False) -> "WrappedBatch":
+    def with_leaves(
+        self, names: Sequence[str], codes: bool = False, dtype: torch.dtype = torch.float
+    ) -> "WrappedBatch":
         """Return the batch with gradients at these attributes of its graphs.
 
         Args:
             codes: whether the attributes may be integers, such as types of bonds. The leaf
                 (rows,) of such an attribute consists of ones.
+            dtype: the type in which the model computes. Leaves are at least as precise.
 
         Raises:
             ValueError: the graphs do not have an attribute, or it has no gradient.
@@ -157,9 +160,13 @@ class WrappedBatch:
         if sparse := [name for name in names if graphs[name].layout != torch.strided]:
             opened = collate_graphs([_opened(graph, sparse) for graph in self.examples()])
             plain = replace(self, graphs=opened.graphs, singles=opened.singles)
-            return plain.with_leaves(names, codes)
-        real = {n: graphs[n].detach().clone() for n in names if is_real(graphs[n])}
-        ones = {n: self.x.new_ones(len(graphs[n])).float() for n in names if n not in real}
+            return plain.with_leaves(names, codes, dtype)
+        dtype = torch.promote_types(dtype, torch.float)  # gradients are to sum to the output
+        types = {
+            n: torch.promote_types(graphs[n].dtype, dtype) for n in names if is_real(graphs[n])
+        }
+        real = {n: graphs[n].detach().to(wide, copy=True) for n, wide in types.items()}
+        ones = {n: self.x.new_ones(len(graphs[n]), dtype=dtype) for n in names if n not in real}
         leaves = {n: real[n] if n in real else ones[n] for n in names}
         for leaf in leaves.values():
             leaf.requires_grad_()

@@ -362,7 +362,13 @@ class CallSettings:
         gated: AbstractContextManager[None],
     ) -> Any:
         """Call the module, by the user's own function or as is usual for such inputs."""
-        with without_fused_attention(module), shared_ties(module), users_default_device(), gated:
+        with (
+            without_fused_attention(module),
+            uncompiled(module),  # or the search for ties would be compiled too, which may fail
+            shared_ties(module),
+            users_default_device(),
+            gated,
+        ):
             return answer_of(self.forward or usual, module, inputs())
 
     @contextmanager

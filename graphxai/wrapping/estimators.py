@@ -252,5 +252,5 @@ def _tasks_of(
         kind: Any = "binary" if len(names) == 2 else "multiclass"
         return (Task(task or "output", kind, names),)
     if outputs == 1:
-        return (Task(task or "output", "regression"),)
-    return tuple(Task(f"output {k + 1}", "regression") for k in range(outputs))
+        return (Task(task or "output", "regression", classes),)
+    return tuple(Task(f"output {k + 1}", "regression", classes) for k in range(outputs))

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch_geometric.data import Data
 
 from graphxai.contract.tasks import Task, TaskKind
@@ -166,10 +167,16 @@ def wrap(
         if given is not None and not callable(given):
             raise TypeError(f"{what} is a function, not {given!r}.")
     config = WrappedConfig(_tasks_from(own_tasks, kind, classes, task), reads=inputs)
-    if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
+    weights = (*model.parameters(), *model.buffers())
+    if any(value.is_meta for value in weights):
         raise ValueError(
             f"{type(model).__name__} has weights on the device 'meta', which have no values: load"
             " them first."
+        )
+    if any(map(is_lazy, weights)):
+        raise ValueError(
+            f"{type(model).__name__} has lazy layers without weights: run it on a graph, or load"
+            " its weights, and wrap it then."
         )
     module = unwrapped(model)
     names = listed(embedding or (), "embedding")

@@ -1,9 +1,11 @@
 """A target is the log-odds of the class explained, or its probability."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
+from sklearn.linear_model import LinearRegression
 from torch import nn
 
 import graphxai as gx
@@ -63,6 +65,25 @@ def test_an_unknown_name_lists_tasks_and_classes():
 def test_a_difference_of_two_classes_stays_a_difference():
     resolved = Target(("sweet", "sour")).resolve(TASKS, OUTPUTS)
     assert torch.equal(resolved.log_odds(OUTPUTS), OUTPUTS[:, 1] - OUTPUTS[:, 2])
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        partial(Task, "t"),
+        partial(gx.wrap, nn.Linear(3, 1)),
+        partial(gx.wrap, lambda smiles: 1.0, task="t"),
+    ],
+)
+def test_a_regression_has_no_classes(door):
+    with pytest.raises(ValueError, match="a regression has no classes: leave them out"):
+        door(kind="regression", classes=("inactive", "active"))
+
+
+def test_an_estimator_of_values_has_no_classes():
+    line = LinearRegression().fit([[1.0], [2.0]], [1.0, 2.0])
+    with pytest.raises(ValueError, match="a regression has no classes: leave them out"):
+        gx.wrap(line, classes=("inactive", "active"), featurize=lambda mol: [1.0])
 
 
 @pytest.mark.parametrize("door", [TaskSet, lambda tasks: gx.wrap(nn.Linear(3, 3), tasks)])

@@ -34,6 +34,7 @@ from graphxai.evaluation.curves import several_series
 from graphxai.evaluation.measure import NoisyModel, shuffled_stages
 from graphxai.evaluation.metrics import OLD
 from graphxai.evaluation.output import summary_markdown
+from graphxai.evaluation.report import examples_svg
 from graphxai.evaluation.store import Store, Unit
 from graphxai.explainers import get_explainer
 from graphxai.models.graphormer import StructureEncoding, collate, save_checkpoint
@@ -469,6 +470,35 @@ def test_a_graph_counts_once_whatever_the_number_of_checkpoints():
     assert spread["sd"] == pytest.approx(np.std(means, ddof=1))
 
 
+def test_there_is_no_mean_over_a_probability_and_a_value_or_over_two_values():
+    model, value = random_graphormer(), Task("log D", "regression")
+    models = {"a": model, "b": random_graphormer(tasks=(value,))}
+    with pytest.raises(
+        ValueError, match=r"different outputs, a class, log D, of which there is no"
+    ):
+        gx.evaluate(models, SMILES[:2], ["random"], metrics="auac")
+    by_task = [
+        gx.evaluate(model, SMILES[:2], ["random"], metrics="auac", target=task.name)
+        for task in (*model.config.tasks[1:], model.config.tasks[0])
+    ]
+    with pytest.raises(ValueError, match="different outputs"):
+        merged(by_task)
+
+
+def test_examples_show_the_property_that_was_measured_by_methods_that_work():
+    tasks = (Task("log S", "regression"), Task("log D", "regression"))
+    model = random_graphormer(tasks=tasks)
+
+    report = gx.evaluate(model, SMILES[:3], ["lrp", "gae"], target="log D")
+    units = (
+        replace(u, note="no attention", values={}) if u.method == "gae" else u for u in report.units
+    )
+    svg = examples_svg(model, dict(enumerate(SMILES)), replace(report, units=tuple(units)))
+    assert "log D" in svg
+    assert "log S" not in svg
+    assert "Generic attention" not in svg
+
+
 def test_a_summary_names_ten_inputs_that_were_left_out_and_counts_the_others():
     report = gx.evaluate(random_graphormer(), SMILES[1:3], ["lrp"], metrics="auac")
     assert "left out" not in summary_markdown(report, [])
@@ -676,6 +706,21 @@ def test_a_curve_is_drawn_into_a_subplot():
     assert not left.lines
     with pytest.raises(ValueError, match="several panels: leave out ax="):
         report.plot("forest", ax=left)
+
+
+def test_figures_of_equal_reports_are_equal_files(tmp_path):
+    report = gx.evaluate(random_graphormer(), SMILES[:2], ["lrp"], metrics="auac")
+    for name in ("first", "second"):
+        report.save(tmp_path / name)
+    figures = [path.name for path in (tmp_path / "first").glob("*.svg")]
+    assert {"activation.svg", "forest.svg", "conservation.svg"} <= {*figures}
+    for name in figures:
+        first, second = ((tmp_path / folder / name).read_bytes() for folder in ("first", "second"))
+        assert first == second
+    report.plot("forest").savefig(tmp_path / "forest.svg", metadata={"Creator": "me"})
+    text = (tmp_path / "forest.svg").read_text()
+    assert ">me<" in text
+    assert "<dc:date>" not in text
 
 
 @pytest.mark.parametrize("count", [3, 12, 28])

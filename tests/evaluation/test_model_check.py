@@ -200,3 +200,14 @@ def test_a_model_that_returns_probabilities_is_told_to_return_logits(
         assert not said(lambda work=work, model=model: work(model))  # once
     found = str(gx.check(gx.wrap(Returns(last).eval(), **options), graphs, ["lrp"]))
     assert ("returns probabilities" in " ".join(found.split())) == are_probabilities
+
+
+def test_a_check_leaves_the_mode_of_every_part_and_the_gradients_of_the_caller():
+    network = Gin().train()
+    network.layer.eval()  # as someone does who trains with fixed statistics
+    graphs = [graph_of(smiles) for smiles in ("CCO", "CCN")]
+    network.head.weight.grad = torch.ones_like(network.head.weight)
+    modes = [part.training for part in network.modules()]
+    assert "lrp" in str(gx.check(gx.wrap(network, kind="regression"), graphs, FEW))
+    assert [part.training for part in network.modules()] == modes
+    assert torch.equal(network.head.weight.grad, torch.ones_like(network.head.weight))

@@ -307,6 +307,11 @@ def test_what_cannot_be_adapted_is_refused_with_what_to_do(tmp_path):
         gx.adapt("hiv", table, tmp_path / "out")
     with pytest.raises(ValueError, match=r"3 measurements .* at least 5 are needed"):
         gx.adapt("lipophilicity", table, tmp_path / "out", target_column="logD")
+    unread = written(tmp_path / "unread.csv", ["xx", *SMILES[:3]], [4, 1, 2, 3])
+    with pytest.raises(
+        ValueError, match=r"3 measurements .* cannot read the first: 'xx' cannot be"
+    ):
+        gx.adapt("lipophilicity", unread, tmp_path / "out", target_column="logD")
     model = gx.load("lipophilicity")
     model.origin = type(model.origin)()
     with pytest.raises(ValueError, match="give the name or path of the model"):

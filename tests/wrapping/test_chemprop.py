@@ -1,5 +1,6 @@
 """Models of chemprop 2 predict what chemprop predicts, and their explanations add up."""
 
+from functools import partial
 from itertools import combinations
 from math import factorial
 from pathlib import Path
@@ -337,6 +338,45 @@ def test_tasks_and_classes_get_the_names_that_the_caller_gives():
         gx.wrap(mpnn(), tasks)
     with pytest.raises(ValueError, match="takes no forward"):
         gx.wrap(mpnn(), forward=lambda model, batch: None)
+
+
+def test_a_network_in_double_precision_is_explained_by_hooks():
+    model = gx.wrap(mpnn(batch_norm=True, scaled=True).double())
+    for e in gx.explain(model, MOLECULES):
+        assert model.tier == "hooks"
+        assert abs(e.ledger.unexplained) < 1e-7  # results are kept in single precision
+
+
+@pytest.mark.parametrize("around", [torch.nn.DataParallel, partial(torch.compile, backend="eager")])
+def test_a_network_may_be_compiled_or_run_in_parallel(around):
+    network = mpnn(batch_norm=True, scaled=True)
+    expected = gx.explain(gx.wrap(network), MOLECULES[1]).relevance
+    for given in (around(network), [around(network), around(network)]):
+        relevance = gx.explain(gx.wrap(given), MOLECULES[1]).relevance
+        np.testing.assert_allclose(relevance, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["", "predictor"])
+def test_hooks_that_would_not_run_are_refused(part):
+    network = mpnn()
+    hooked = network.get_submodule(part)
+    handle = hooked.register_forward_hook(lambda module, inputs, output: 2 * output)
+    with pytest.raises(ValueError, match=f"^{type(hooked).__name__} has forward hooks"):
+        gx.wrap(network)
+    handle.remove()
+    before = of_chemprop(network, ["CCO"])
+    network.predictor.ffn.register_forward_hook(lambda module, inputs, output: 2 * output)
+    np.testing.assert_allclose(values(gx.wrap(network), ["CCO"]), 2 * before, atol=1e-5)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_wrapped_network_is_in_the_mode_of_the_network_and_a_check_keeps_it(members):
+    networks = [mpnn(batch_norm=True, scaled=True, seed=k) for k in range(members)]
+    model = gx.wrap(networks)
+    assert not model.training
+    gx.check(model, MOLECULES[:2], ["gradient_input"])
+    assert not any(part.training for network in networks for part in network.modules())
+    assert gx.wrap([network.train() for network in networks]).training
 
 
 def test_a_network_that_computes_something_else_is_refused():

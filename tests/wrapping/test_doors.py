@@ -374,15 +374,18 @@ def test_errors_name_what_was_passed(wrong):
         call()
 
 
-def test_a_model_that_needs_all_nodes_is_named_as_such():
+@pytest.mark.parametrize("kind", [RuntimeError, AssertionError, IndexError, ZeroDivisionError])
+@pytest.mark.parametrize("end", ["", "."])
+def test_a_model_that_needs_all_nodes_is_named_as_such(kind, end):
     class NeedsAll(Model):
         def mix(self, h, batch):
             if batch.bincount().min() < 4:
-                raise RuntimeError("four nodes at least.")
+                raise kind(f"four nodes at least{end}")
             return h
 
     model = gx.wrap(NeedsAll().eval(), kind="regression")
-    with pytest.raises(ValueError, match=r"not on those that Occlusion makes: four nodes at least"):
+    says = r"not on those that Occlusion makes: four nodes at least\. Let it run"
+    with pytest.raises(ValueError, match=says):
         gx.explain(model, ring(4), "occlusion")
     assert gx.explain(model, ring(4), "lrp").output == pytest.approx(
         own_output(model.module, ring(4)), abs=1e-5

@@ -270,6 +270,14 @@ def test_what_the_graph_does_not_say_is_recorded(function, why):
         assert first.ledger.others == second.ledger.others
 
 
+def test_a_model_without_gradients_of_its_parameters_is_told_to_have_them():
+    module = seeded(Gps()).requires_grad_(False)
+    first, second, reason = explained_twice(module, with_bonds(5))
+    assert "requires_grad=True" in reason
+    np.testing.assert_array_equal(first.relevance, second.relevance)
+    assert explained_twice(module.requires_grad_(True), with_bonds(5))[2] is None
+
+
 WARN = PassMemory.warn_of_recording  # the tests keep it quiet
 
 

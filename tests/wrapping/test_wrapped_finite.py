@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.nn import global_max_pool
+from torch_geometric.nn import global_add_pool, global_max_pool
 from torch_geometric.utils import to_dense_batch
 
 import graphxai as gx
+from graphxai.engine.request import recorded_only
 from graphxai.explainers import REGISTRY
 from graphxai.explanation.prediction import NotFiniteError
 
@@ -105,6 +106,26 @@ def test_autocast_within_a_model_changes_relevance_by_its_rounding(method):
     for a, b in zip(gx.explain(rounded, GRAPHS, method, on_error="raise"), expected, strict=True):
         size = float(abs(b.relevance).max())
         assert a.relevance == pytest.approx(b.relevance, abs=0.08 * size)
+
+
+class Normalised(Autocast):
+    def __init__(self, dtype):
+        super().__init__(dtype)
+        self.first, self.norm = nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM)
+
+    def forward(self, x, batch):
+        with torch.autocast("cpu", dtype=self.dtype, enabled=self.dtype != torch.float32):
+            return self.out(global_add_pool(self.norm(self.first(x)).relu(), batch)).float()
+
+
+@pytest.mark.parametrize("method", ["lrp", "gradient_input", "attn_lrp"])
+def test_the_ledger_of_a_recorded_pass_closes_with_a_batch_norm_under_autocast(method):
+    model = gx.wrap(Normalised(torch.bfloat16).eval(), kind="regression")
+    with warnings.catch_warnings(), recorded_only():
+        warnings.simplefilter("error")
+        e = gx.explain(model, GRAPHS[0], method)
+    assert abs(e.ledger.biases) > 0.1
+    assert abs(e.ledger.unexplained) < 0.02 * (abs(e.ledger.biases) + abs(e.relevance).sum())
 
 
 class MaxPool(nn.Module):

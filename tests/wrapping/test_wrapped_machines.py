@@ -112,6 +112,16 @@ def test_a_model_without_values_is_refused():
         wrapped(model)
 
 
+def test_lazy_layers_have_to_see_a_graph_first():
+    model = SparseModel()
+    model.second = TransformerConv(-1, 8, heads=2, edge_dim=3)
+    with pytest.raises(ValueError, match="SparseModel has lazy layers without weights: run it"):
+        wrapped(model)
+    graph = GRAPHS[0]
+    model(graph.x, graph.edge_index, graph.edge_attr, torch.zeros(len(graph.x)).long())
+    assert abs(gx.explain(wrapped(model), graph).ledger.unexplained) < 1e-4
+
+
 # -- torch.compile -----------------------------------------------------------------------------
 
 
@@ -136,6 +146,25 @@ def test_a_compiled_model_has_the_relevance_of_the_original(models, how):
         expected = gx.explain(wrapped(models["transformer"]), GRAPHS[0], method).relevance
         np.testing.assert_array_equal(relevance, expected)
     assert eval_frame._stance.stance == "default"
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "gnn_explainer", "saliency"])
+def test_methods_without_rules_run_a_compiled_part_eagerly(models, method):
+    """PyTorch fails to compile it with the search for ties, in graphs of several sizes."""
+    model, compiled_graphs = copy.deepcopy(models["gps"]), []
+
+    def backend(graph, example_inputs):
+        compiled_graphs.append(graph)
+        return graph.forward
+
+    expected = [e.relevance for e in gx.explain(wrapped(model), GRAPHS, method)]
+    model.layers = nn.ModuleList(torch.compile(layer, backend=backend) for layer in model.layers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        relevance = [e.relevance for e in gx.explain(wrapped(model), GRAPHS, method)]
+    for each, same in zip(relevance, expected, strict=True):
+        np.testing.assert_array_equal(each, same)
+    assert not compiled_graphs
 
 
 def test_a_wrapped_compiled_model_shares_the_weights():

@@ -56,7 +56,7 @@ class _Measurements:
         bounds: the lowest and highest possible values, infinite where nothing is known (n, tasks,
             2).
         predicted: what the base says (n, tasks).
-        left_out: the number of rows that could not be read.
+        left_out: of each row that could not be read, the reason.
     """
 
     smiles: tuple[str, ...]
@@ -64,7 +64,7 @@ class _Measurements:
     y: FloatArray
     bounds: FloatArray
     predicted: FloatArray
-    left_out: int
+    left_out: tuple[str, ...]
 
 
 def adapt(
@@ -129,10 +129,11 @@ def adapt(
     counts = {t.name: int((~np.isnan(y)).sum()) for t, y in zip(tasks, measured.y.T, strict=True)}
     learned = [t.name for t in values if counts[t.name] >= FEWEST]
     if not learned:
+        unreadable = [f" The model cannot read the first: {why}" for why in measured.left_out[:1]]
         raise ValueError(
             f"{table}: {max(counts.values(), default=0)} measurements of {values[0].name!r} in"
             f" molecules that can be read; at least {FEWEST} are needed (target_column= names the"
-            " column)."
+            f" column).{''.join(unreadable)}"
         )
     summed, facts = _fitted(base, measured, learned)
     trained = training_set_of(base)
@@ -144,9 +145,9 @@ def adapt(
     every = (*measured.smiles, *others)
     rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
     facts["carriers"] = {"sha256": digest_of(every), "rows": rows_of_carriers}
-    facts |= {"adapted": named, "left_out": measured.left_out}
+    facts |= {"adapted": named, "left_out": len(measured.left_out)}
     if measured.left_out:
-        unread.append(f"rows left out, whose molecule cannot be read: {measured.left_out:,}")
+        unread.append(f"rows left out, whose molecule cannot be read: {len(measured.left_out):,}")
     facts["words"] += unread
     facts["summary"] = "; ".join(facts["words"])
     folder = save_sum(summed, Path(out), named, card=_card(named, facts), metadata=facts)
@@ -196,16 +197,17 @@ def _rows(
 def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]) -> _Measurements:
     """Read each molecule as the base does. Its last value counts, or its last bound without one."""
     read: dict[str, tuple[Input, Input, Limits]] = {}  # with its counts, and what is known of it
-    left_out = 0
+    left_out: list[str] = []
     with_values = [(s, v) for s, v in rows if v]
     encoded = prepare_each(base, [smiles for smiles, _ in with_values], Exception)
     for item, (_, values) in zip(encoded, with_values, strict=True):
+        if isinstance(item, Exception) or item.smiles is None:
+            left_out.append(str(item) if isinstance(item, Exception) else "it has no SMILES.")
+            continue
         try:
-            counted = None if isinstance(item, Exception) else with_counts(item)
-        except ValueError:
-            counted = None
-        if isinstance(item, Exception) or counted is None or item.smiles is None:
-            left_out += 1
+            counted = with_counts(item)
+        except ValueError as error:
+            left_out.append(str(error))
             continue
         smiles = smiles_with_groups(form_with_groups(Chem.MolFromSmiles(item.smiles)))
         _, _, known = read.setdefault(smiles, (item, counted, {}))
@@ -221,7 +223,7 @@ def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]
     means = [[np.nan if p.value is None else p.value for p in predictions[k]] for k, _ in inputs]
     counts = tuple(counted for _, counted, _ in read.values())
     predicted = np.array(means).reshape(y.shape)
-    return _Measurements(tuple(read), counts, y, limits, predicted, left_out)
+    return _Measurements(tuple(read), counts, y, limits, predicted, tuple(left_out))
 
 
 def _fitted(

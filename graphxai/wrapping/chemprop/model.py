@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from graphxai.contract.intervals import OwnSpread
 from graphxai.contract.tasks import Task
+from graphxai.runtime.modules import unwrapped
 from graphxai.wrapping.batches import WrappedBatch
 from graphxai.wrapping.calling import CallSettings, WrappedConfig
 from graphxai.wrapping.wrapped import WrappedModel
@@ -278,10 +279,11 @@ def _require_features(network: ChempropNetwork, read: ChempropFeaturizer) -> Non
 
 
 def is_chemprop(model: object) -> TypeGuard["nn.Module | Sequence[nn.Module]"]:
-    """Return whether this is a `chemprop.models.MPNN`, or a list of some."""
+    """Return whether this is a `chemprop.models.MPNN`, perhaps compiled, or a list of some."""
     if isinstance(model, list | tuple):
         return bool(model) and all(isinstance(m, nn.Module) and is_chemprop(m) for m in model)
-    return any(base.__name__ == "MPNN" and _is_of_chemprop(base) for base in type(model).__mro__)
+    kinds = type(unwrapped(model)).__mro__ if isinstance(model, nn.Module) else ()
+    return any(base.__name__ == "MPNN" and _is_of_chemprop(base) for base in kinds)
 
 
 def _is_of_chemprop(kind: type) -> bool:
@@ -296,14 +298,15 @@ def wrap_chemprop(
     Raises:
         ValueError: a model computes something else than chemprop's own, or features are missing.
     """
-    members = model if isinstance(model, list | tuple) else [model]
+    given = [model] if isinstance(model, nn.Module) else model
+    members = [unwrapped(member) for member in given]
     for member in members:
         _require_usual_pass(member)
     return chemprop_model([ChempropNetwork.of(member) for member in members], options)
 
 
 def _require_usual_pass(model: Any) -> None:
-    """Raise ValueError if a subclass of MPNN runs its modules in another way."""
+    """Raise ValueError if an MPNN runs its modules in another way, by its class or by a hook."""
     for method in ("forward", "fingerprint"):
         defined_in = next(base for base in type(model).__mro__ if method in vars(base))
         if not _is_of_chemprop(defined_in):
@@ -312,4 +315,10 @@ def _require_usual_pass(model: Any) -> None:
                 " unknown here: wrap a torch.nn.Module around it that takes x, edge_index,"
                 " edge_attr and batch, with graphxai.wrap(module, inputs='molecules',"
                 " featurize=...)."
+            )
+    for part in (model, model.predictor):  # their own call is left out here
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise ValueError(
+                f"{type(part).__name__} has forward hooks, which would not run here and may change"
+                " what it computes: remove them first, or register them on its layers."
             )

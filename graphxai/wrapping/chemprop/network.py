@@ -56,6 +56,7 @@ class Scaling(nn.Module):
         self.mean = nn.Parameter(cast(Tensor, transform.mean).clone())  # (1, d)
         self.scale = nn.Parameter(cast(Tensor, transform.scale).clone())  # (1, d)
         self.restores = type(transform).__name__ == "UnscaleTransform"
+        self.training = transform.training
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the columns (B, d), standardised or in the units of the table."""
@@ -112,6 +113,7 @@ class ChempropNetwork(nn.Module):
         self.output_transform = _with_parameters(output_transform)
         self.X_d_transform = _with_parameters(X_d_transform)
         self.head, self.num_classes, self.level = head, num_classes, level
+        self.training = message_passing.training  # not the True that PyTorch begins with
 
     @classmethod
     def of(cls, mpnn: Any) -> "ChempropNetwork":
@@ -224,6 +226,7 @@ class MeanOfNetworks(nn.Module):
     def __init__(self, members: Sequence[ChempropNetwork]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
+        self.training = self.members.training = any(member.training for member in members)
 
     @wraps(ChempropNetwork.forward)  # graphs give what it names
     def forward(self, *inputs: Any, **named: Any) -> Any:  # type: ignore[override]
