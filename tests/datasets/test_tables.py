@@ -251,6 +251,20 @@ def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_items_called_like_the_first_columns_of_an_sd_file_are_kept(tmp_path: Path) -> None:
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
+    items = ">  <name>\nethanol\n\n>  <smiles>\nOCC\n\n>  <NAME>\nEtOH\n\n"
+    table = open_table(written(tmp_path, "set.sdf", f"{block}{items}$$$$\ntitle{block}{items}"))
+    assert table.columns == ("smiles", "name", "input name", "input smiles", "NAME")
+    assert [[*row.cells.values()] for row in table.records()] == [
+        ["CCO", "ethanol", "ethanol", "OCC", "EtOH"],
+        ["CCO", "title", "ethanol", "OCC", "EtOH"],
+    ]
+    assert table.names_column == "name"
+    without = items.replace("<name>", "<other>")
+    assert open_table(written(tmp_path, "b.sdf", f"{block}{without}")).names_column == "NAME"
+
+
 @pytest.mark.parametrize("block", [[], ["benzene", "", "", "no such line"]])
 def test_a_record_whose_block_does_not_end_keeps_its_data(block: list[str]) -> None:
     lines = [*block, ">  <ID>", "first", "", ">  <pKa>", "2.3"]
