@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,6 +106,11 @@ class Table:
         except TableError as error:
             if self._has_no_header:
                 raise TableError(f"{error} {HEADLESS}") from error
+            if self._which_sheet:
+                which = (
+                    f"This is {self._which_sheet}: move the sheet with the structures to the front."
+                )
+                raise TableError(f"{error} {which}") from error
             raise
         if chosen.reason and self._has_no_header:
             raise TableError(f"{self.path} has no header. {HEADLESS}")
@@ -128,11 +134,21 @@ class Table:
             parts.append(f"structures: column {self.structures.name!r}, {self.structures.reason}")
         if self.names_column not in (None, LIST_COLUMNS[1]):
             parts.append(f"names: column {self.names_column!r}")
-        if self.sheet is not None and self.sheet.others:
-            parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
+        if self._which_sheet:
+            parts.append(self._which_sheet)
         if self._header.first:
             parts.append(f"header: the row that begins with {self._header.names[0]!r}")
+        if repeated := [name for name, count in Counter(self.columns).items() if count > 1]:
+            named = ", ".join(map(repr, repeated))
+            parts.append(f"not read: columns {named}, as several have the name; rename them")
         return "; ".join(parts)
+
+    @property
+    def _which_sheet(self) -> str:
+        """Say which sheet of several is read, or return ""."""
+        if self.sheet is None or not self.sheet.others:
+            return ""
+        return f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}"
 
     @cached_property
     def names_column(self) -> str | None:

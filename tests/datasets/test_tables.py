@@ -181,6 +181,10 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     assert open_table(path).structures.name == "Structure"  # despite a ring that is not closed
     path = written(tmp_path, "f.csv", "Ligand (SMILES),x\nCCOCC,1\nnot drawn yet,2\nCCCC,3\n")
     assert open_table(path).structures.name == "Ligand (SMILES)"  # half of the cells may be wrong
+    path = written(tmp_path, "h.csv", "smiles,y,x,y,z,z\nCCO,1,2,3,4,5\n")
+    assert open_table(path).choice == (
+        "not read: columns 'y', 'z', as several have the name; rename them"
+    )
     cells = ["CCOCC", "c1ccccc1", "CCCC(", "CCCN", "CCCO"]
     path = written(tmp_path, "g.csv", "drawn,x\n" + "".join(f"{cell},1\n" for cell in cells))
     assert open_table(path).structures.name == "drawn"  # and a fifth of them under any name
@@ -296,6 +300,22 @@ def test_a_workbook_is_read_like_its_text(tmp_path: Path) -> None:
     ]
     assert "right of the header's last column" in rows[2].problem
     assert table.dialect.byte_order_mark
+
+
+def test_a_workbook_without_structures_on_its_first_sheet_says_which_sheet_that_is(
+    tmp_path: Path,
+) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "Read me"
+    book.active.append(["measured in May"])
+    for row in (["SMILES"], ["CCO"]):
+        (book["Data"] if "Data" in book else book.create_sheet("Data")).append(row)
+    book.save(tmp_path / "book.xlsx")
+    which = "This is sheet 'Read me', the first of 2: move the sheet with the structures"
+    for asked in (None, "SMILES"):
+        with pytest.raises(TableError, match=which):
+            _ = open_table(tmp_path / "book.xlsx", asked).structures
 
 
 def test_a_workbook_with_a_cell_far_away_does_not_take_forever(
