@@ -22,7 +22,7 @@ from graphxai.runtime.extras import missing_extra
 
 from .columns import size_of
 from .dialect import LATIN, TOP, Header, TextLayout, find_header
-from .opening import TableError, opened
+from .opening import TableError, opened, opened_at_any_place
 
 ROWS = 1024  # rows of a Parquet file that are unpacked at a time
 MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
@@ -228,7 +228,7 @@ def _opened_parquet(path: Path) -> Iterator[Any]:
     except ImportError as error:
         purpose = f"{path}: Parquet needs"
         raise missing_extra(purpose, "pyarrow", "parquet", "save it as CSV") from error
-    with opened(path) as content:
+    with opened_at_any_place(path) as content:
         try:
             with pq.ParquetFile(content) as file:
                 yield file
@@ -292,7 +292,7 @@ def _opened_workbook(path: Path) -> Iterator[Any]:
     except ImportError as error:
         purpose = f"{path}: Excel workbooks need"
         raise missing_extra(purpose, "openpyxl", "excel", "save the sheet as CSV") from error
-    with opened(path) as file:
+    with opened_at_any_place(path) as file:
         try:
             with zipfile.ZipFile(file) as parts:
                 size = sum(part.file_size for part in parts.infolist())

@@ -302,6 +302,23 @@ def test_a_workbook_is_read_like_its_text(tmp_path: Path) -> None:
     assert table.dialect.byte_order_mark
 
 
+@pytest.mark.parametrize("suffix", [".xlsx", ".parquet"])
+def test_a_packed_workbook_and_a_packed_parquet_file_are_read(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("openpyxl" if suffix == ".xlsx" else "pyarrow")
+    frame = pd.DataFrame({"smiles": ["CCO", "CCN"], "y": [1.5, 2.0]})
+    plain = tmp_path / f"table{suffix}"
+    if suffix == ".xlsx":
+        frame.to_excel(plain, index=False)
+    else:
+        frame.to_parquet(plain)
+    packed = written(tmp_path, f"table{suffix}.gz", gzip.compress(plain.read_bytes()))
+    assert list(open_table(packed).records()) == list(open_table(plain).records())
+    assert open_table(packed).count() == 2
+    half = written(tmp_path, f"half{suffix}.gz", packed.read_bytes()[:-100])
+    with pytest.raises(TableError, match="damaged"):
+        list(open_table(half).records())
+
+
 def test_a_workbook_without_structures_on_its_first_sheet_says_which_sheet_that_is(
     tmp_path: Path,
 ) -> None:
