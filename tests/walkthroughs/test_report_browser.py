@@ -6,6 +6,7 @@ import json
 import time
 import zlib
 from base64 import b64encode
+from itertools import pairwise
 
 import pytest
 from reports import page_of, read_report
@@ -202,6 +203,18 @@ def test_each_technical_word_is_explained_where_it_is_met(page):
         "unexplained",
     ]
     assert set(explained_words) < set(rows)
+
+
+def test_numbers_of_a_colour_scale_do_not_touch(page):
+    ends = """[...document.querySelectorAll('.bar .tick')].map((tick) => {
+        const { left, right } = tick.getBoundingClientRect(); return [left, right]; })"""
+    for limit in (0.017, 0.17, 0.31, 0.45, 1.7, 4.0, 17.0, 1700.0):
+        ticks = [*Scale(limit).ticks()]
+        page.js(f"byId('bar').replaceChildren(colourBar({limit}, {ticks}))")
+        places = page.js(ends)
+        assert len(places) >= 3
+        for (_, right), (left, _) in pairwise(places):
+            assert left > right + 3, limit
 
 
 def test_figures_of_one_scale_have_one_format_and_zero_no_sign(page):
