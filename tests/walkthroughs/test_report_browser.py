@@ -726,6 +726,20 @@ def test_all_properties_of_several_models_stand_on_card_row_and_in_the_dialog(br
     assert browser.errors == []
 
 
+def test_the_page_tells_the_score_weights_and_card_of_every_model(browser, tmp_path):
+    names = ("bace", "solubility")
+    browser.open(gx.report(names, ["CCO"], tmp_path / "several.html", detailed=0))
+    browser.click("#tab-model")
+    told = browser.js("byId('model').innerText")
+    heads = browser.js("[...document.querySelectorAll('#card h3')].map(h => h.textContent)")
+    assert len(heads) == len(names)
+    for model in map(gx.load, names):
+        assert f"Model\t{model.origin.name}" in told
+        assert f"Weights (SHA-256)\t{model.origin.sha256}" in told
+    assert "Test score\tsolubility: R2" in told
+    assert "Test score\tBACE-1 inhibition: ROC-AUC" in told
+
+
 def test_the_page_unpacks_a_block_however_it_was_packed(page):
     ways = [(0, zlib.Z_DEFAULT_STRATEGY), (9, zlib.Z_DEFAULT_STRATEGY), (6, zlib.Z_FIXED)]
     ways.append((6, zlib.Z_HUFFMAN_ONLY))

@@ -379,10 +379,13 @@ function facts(pairs) {
 
 function showModel() {
   const { model, versions } = data;
+  const models = [[model.name, model.summary, model.sha256], ...(data.several?.others || [])];
   byId("provenance").append(facts([
-    ["Model", model.name],
-    ...(model.summary ? [["Test score", model.summary]] : []),
-    ["Weights (SHA-256)", model.sha256 || "unknown"],
+    ...models.flatMap(([name, summary, sha256]) => [
+      ["Model", name],
+      ...(summary ? [["Test score", summary]] : []),
+      ["Weights (SHA-256)", sha256 || "unknown"],
+    ]),
     ["Explained by", `${data.titles[data.method]} (${data.method})`],
     ...Object.entries(data.refused).map(([name, why]) => [`Without ${name}`, why]),
     ["Molecules", `${data.source}: ${number(data.molecules.length)} explained, ${number(data.rejected.length)} left out`],
