@@ -138,6 +138,12 @@ class Table:
             parts.append(self._which_sheet)
         if self._header.first:
             parts.append(f"header: the row that begins with {self._header.names[0]!r}")
+        if self.sheet is not None and self.sheet.uncomputed:
+            named = ", ".join(map(repr, self.sheet.uncomputed))
+            parts.append(
+                f"empty: formulas of columns {named}, as the file has no values of them; open it in"
+                " a spreadsheet and save it"
+            )
         if repeated := [name for name, count in Counter(self.columns).items() if count > 1]:
             named = ", ".join(map(repr, repeated))
             parts.append(f"not read: columns {named}, as several have the name; rename them")

@@ -5,6 +5,7 @@ import gzip
 import io
 import math
 import os
+import re
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -300,6 +301,30 @@ def test_a_workbook_is_read_like_its_text(tmp_path: Path) -> None:
     ]
     assert "right of the header's last column" in rows[2].problem
     assert table.dialect.byte_order_mark
+
+
+def test_formulas_of_a_workbook_that_no_spreadsheet_computed_are_named(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [["SMILES", "IC50", "pIC50", "note"], ["CCO", 1e-6, "=-LOG10(B2)", None], ["CCN"]]:
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    assert open_table(tmp_path / "book.xlsx").choice.endswith(
+        "empty: formulas of columns 'pIC50', as the file has no values of them; open it in a"
+        " spreadsheet and save it"
+    )
+    # as a spreadsheet saves it
+    with zipfile.ZipFile(tmp_path / "book.xlsx") as parts:
+        contents = {name: parts.read(name) for name in parts.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    assert b"</f><v />" in contents[sheet] or b"</f><v/>" in contents[sheet]
+    contents[sheet] = re.sub(rb"</f><v ?/>", b"</f><v>6</v>", contents[sheet])
+    with zipfile.ZipFile(tmp_path / "saved.xlsx", "w") as parts:
+        for name, content in contents.items():
+            parts.writestr(name, content)
+    saved = open_table(tmp_path / "saved.xlsx")
+    assert "formulas" not in saved.choice
+    assert [row.cells["pIC50"] for row in saved.records()] == ["6", ""]
 
 
 @pytest.mark.parametrize("suffix", [".xlsx", ".parquet"])
