@@ -279,6 +279,14 @@ def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_pa
     page.wait("byId('rows').innerText.includes('%')")  # which moves what is beside it
     page.click("#rows tr:first-child button")
     page.wait(f"{SHOWN} === 'CCO'")
+    table.write_text("name,smiles\nethanol,CCO\nbroken,C1CC\nempty,\n")
+    drop(page, {"items": [], "files": [str(table)], "dragOperationsMask": 1})
+    for row, why in ((2, "'C1CC' cannot be read: ring 1"), (3, "the SMILES is empty")):
+        page.wait(f"byId('rows').children[{row - 1}]?.innerText.includes('not readable')")
+        page.click(f"#rows tr:nth-child({row}) button")
+        page.wait(f"byId('notice').textContent.includes({json.dumps(why)})")
+        assert page.js(f"{SHOWN} === 'CCO' && {NODES} === 2")
+    page.errors.clear()  # the server refused both
     text = {"mimeType": "text/plain", "data": "CCCN"}
     drop(page, {"items": [text], "dragOperationsMask": 1})
     page.wait(f"{SHOWN} === 'CCCN'")
