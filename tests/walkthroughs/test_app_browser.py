@@ -132,6 +132,13 @@ def test_click_edit_lock_undo_and_contrast(page):
     page.wait(f"JSON.stringify(current().locked) === '{json.dumps(locked, separators=(',', ':'))}'")
 
 
+def test_molecules_that_follow_at_once_all_get_a_prediction(page):
+    page.js("for (const smiles of ['CCO', 'CCCO', 'CCCCO']) add(smiles, '', -1)")
+    page.wait(f"{SHOWN} === 'CCCCO'")
+    texts = "[...document.querySelectorAll('#tree .node')].map((node) => node.innerText)"
+    page.wait(f"{texts}.length === 3 && {texts}.every((text) => text.includes('%'))")
+
+
 def test_an_example_its_properties_a_goal_and_what_changes_do_to_all(page):
     page.wait("!byId('welcome').hidden")
     page.click("[data-example]")
