@@ -183,8 +183,11 @@ def relative_groups(mol: Chem.Mol) -> list[tuple[Chem.StereoGroupType, list[int]
 
 
 def smiles_with_groups(mol: Chem.Mol) -> str:
-    """Return the canonical SMILES, with an extension if centres form groups such as racemates."""
-    if not mol.GetStereoGroups():
+    """Return the canonical SMILES, with an extension if centres form groups such as racemates.
+
+    A group of absolute centres alone says no more than the SMILES.
+    """
+    if not relative_groups(mol):
         return str(Chem.MolToSmiles(mol))
     fields = Chem.CXSmilesFields.CX_ENHANCEDSTEREO
     return str(Chem.MolToCXSmiles(mol, Chem.SmilesWriteParams(), fields))
@@ -193,7 +196,7 @@ def smiles_with_groups(mol: Chem.Mol) -> str:
 def smiles_in_order(mol: Chem.Mol) -> tuple[str, list[int]]:
     """Return the SMILES of `smiles_with_groups`, and the atoms in its order."""
     smiles = smiles_with_groups(mol)
-    if not mol.GetStereoGroups():
+    if not relative_groups(mol):
         order = mol.GetProp("_smilesAtomOutputOrder")  # such as [1,0,2]
         return smiles, [*map(int, order.strip("[,]").split(","))]
     numbered = Chem.Mol(mol)

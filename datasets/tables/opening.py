@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +91,22 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             return
         with _Unpacked(file, path) as raw, io.BufferedReader(raw, 1 << 16) as unpacked:
             yield unpacked
+
+
+@contextmanager
+def opened_at_any_place(path: Path) -> Iterator[BinaryIO]:
+    """Open a file whose reader goes back and forth in it, which a packed one is copied for.
+
+    The errors are those of `opened`.
+    """
+    with opened(path) as file:
+        if file.seekable():
+            yield file
+            return
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(file, copy)
+            copy.seek(0)
+            yield copy
 
 
 class _Unpacked(io.RawIOBase):

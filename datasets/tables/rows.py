@@ -22,12 +22,13 @@ from graphxai.runtime.extras import missing_extra
 
 from .columns import size_of
 from .dialect import LATIN, TOP, Header, TextLayout, find_header
-from .opening import TableError, opened
+from .opening import TableError, opened, opened_at_any_place
 
 ROWS = 1024  # rows of a Parquet file that are unpacked at a time
 MAX_CONTENT = 1 << 29  # bytes of a workbook's parts when they are unpacked
 MAX_COLUMNS = 2000
 ABOVE = 1000  # rows among which the header is
+SHOWN_ROWS = 100  # rows that show whether the values of formulas are stored
 MAX_EMPTY = 100_000  # empty rows one after another; a cell far down makes a million of them
 MAX_CELL = 1 << 24  # characters
 MAX_LINE = 1 << 26  # characters
@@ -185,12 +186,15 @@ class Sheet:
         name: its name; "" in a Parquet file.
         others: the names of the other sheets.
         rows: roughly how many rows it has, as the file states.
+        uncomputed: columns with formulas whose values the file does not have. A spreadsheet stores
+            them when it saves the file; programs that write formulas do not.
     """
 
     name: str
     others: tuple[str, ...]
     header: Header
     rows: int = 0
+    uncomputed: tuple[str, ...] = ()
 
 
 def parquet_sheet(path: Path) -> Sheet:
@@ -228,7 +232,7 @@ def _opened_parquet(path: Path) -> Iterator[Any]:
     except ImportError as error:
         purpose = f"{path}: Parquet needs"
         raise missing_extra(purpose, "pyarrow", "parquet", "save it as CSV") from error
-    with opened(path) as content:
+    with opened_at_any_place(path) as content:
         try:
             with pq.ParquetFile(content) as file:
                 yield file
@@ -251,8 +255,26 @@ def sheet_of(path: Path, asked: str | None = None) -> Sheet:
             texts = [[as_text(value).strip() for value in row] for row in top]
             if texts:
                 others = tuple(title for title in titles if title != sheet.title)
-                return Sheet(sheet.title, others, find_header(texts, asked), stated)
+                header = find_header(texts, asked)
+                empty = _uncomputed(path, sheet, header.names)
+                return Sheet(sheet.title, others, header, stated, empty)
     raise TableError(f"{path} has no sheet with a table.")
+
+
+def _uncomputed(path: Path, sheet: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Name the columns that have a formula without a value in their first rows."""
+    places = set()
+    with _opened_workbook(path, formulas=True) as workbook:
+        as_written = workbook[sheet.title]
+        as_written.reset_dimensions()
+        tops = (
+            each.iter_rows(max_row=SHOWN_ROWS, max_col=len(names), values_only=True)
+            for each in (sheet, as_written)
+        )
+        for values, formulas in zip(*tops, strict=False):
+            pairs = enumerate(zip(values, formulas, strict=False))
+            places |= {k for k, (value, formula) in pairs if value is None and formula is not None}
+    return tuple(name for k, name in enumerate(names) if k in places)
 
 
 def sheet_rows(path: Path, sheet: Sheet) -> Iterator[Row]:
@@ -285,14 +307,14 @@ def _values(sheet: Any, width: int, path: Path, last: int | None = None) -> Iter
 
 
 @contextmanager
-def _opened_workbook(path: Path) -> Iterator[Any]:
-    """Open a workbook to read values, not formulas."""
+def _opened_workbook(path: Path, *, formulas: bool = False) -> Iterator[Any]:
+    """Open a workbook to read values, or formulas in their place."""
     try:
         from openpyxl import load_workbook
     except ImportError as error:
         purpose = f"{path}: Excel workbooks need"
         raise missing_extra(purpose, "openpyxl", "excel", "save the sheet as CSV") from error
-    with opened(path) as file:
+    with opened_at_any_place(path) as file:
         try:
             with zipfile.ZipFile(file) as parts:
                 size = sum(part.file_size for part in parts.infolist())
@@ -300,7 +322,8 @@ def _opened_workbook(path: Path) -> Iterator[Any]:
                 raise TableError(
                     f"{path} holds {size:,} bytes when it is unpacked: save the sheet as CSV."
                 )
-            workbook = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+            options = {"data_only": not formulas, "keep_links": False}
+            workbook = load_workbook(file, read_only=True, **options)
         except TableError:
             raise
         except Exception as error:  # a damaged file raises errors of any type

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +53,8 @@ from .structures import property_names, read_structures, record_count, records_i
 SAMPLE = 20  # rows whose cells show which column has structures
 SHOWING = 1000  # rows that show what was measured
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
+# Items of an SD file that are called as its first columns, and what they are called beside these
+OWN_ITEMS = {name: f"input {name}" for name in LIST_COLUMNS}
 
 
 class Record(NamedTuple):
@@ -73,8 +76,8 @@ class Table:
     """A file with a table of molecules. Its rows are read when they are asked for.
 
     Attributes:
-        columns: the names of its columns. An SD file has `smiles`, `name` (the title of a record)
-            and its data items.
+        columns: the names of its columns. An SD file has `smiles`, `name` (the title of a record,
+            or else its item of this name) and its data items.
         dialect: how a CSV file like it is written.
         asked: the column with the structures that the user named, if any.
         layout: how a text file is to be read.
@@ -103,6 +106,11 @@ class Table:
         except TableError as error:
             if self._has_no_header:
                 raise TableError(f"{error} {HEADLESS}") from error
+            if self._which_sheet:
+                which = (
+                    f"This is {self._which_sheet}: move the sheet with the structures to the front."
+                )
+                raise TableError(f"{error} {which}") from error
             raise
         if chosen.reason and self._has_no_header:
             raise TableError(f"{self.path} has no header. {HEADLESS}")
@@ -126,18 +134,34 @@ class Table:
             parts.append(f"structures: column {self.structures.name!r}, {self.structures.reason}")
         if self.names_column not in (None, LIST_COLUMNS[1]):
             parts.append(f"names: column {self.names_column!r}")
-        if self.sheet is not None and self.sheet.others:
-            parts.append(f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}")
+        if self._which_sheet:
+            parts.append(self._which_sheet)
         if self._header.first:
             parts.append(f"header: the row that begins with {self._header.names[0]!r}")
+        if self.sheet is not None and self.sheet.uncomputed:
+            named = ", ".join(map(repr, self.sheet.uncomputed))
+            parts.append(
+                f"empty: formulas of columns {named}, as the file has no values of them; open it in"
+                " a spreadsheet and save it"
+            )
+        if repeated := [name for name, count in Counter(self.columns).items() if count > 1]:
+            named = ", ".join(map(repr, repeated))
+            parts.append(f"not read: columns {named}, as several have the name; rename them")
         return "; ".join(parts)
+
+    @property
+    def _which_sheet(self) -> str:
+        """Say which sheet of several is read, or return ""."""
+        if self.sheet is None or not self.sheet.others:
+            return ""
+        return f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}"
 
     @cached_property
     def names_column(self) -> str | None:
         """The column with the names of compounds, by its name, or None if there is none."""
         others = [name for name in self.columns if self.columns.count(name) == 1]
-        by_plain = {plain_name(n): n for n in reversed(others) if n != self.structures.name}
-        usual = [by_plain[name] for name in NAMES if name in by_plain]
+        others = [name for name in others if name != self.structures.name]
+        usual = [name for word in NAMES for name in others if plain_name(name) == word]
         if len(usual) < 2:
             return next(iter(usual), None)
         sample = self._sample()
@@ -271,7 +295,7 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
         dialect = Dialect(byte_order_mark=format == "workbook")  # as Excel writes
         return Table(path, format, sheet.header.names, dialect, smiles_column, sheet=sheet)
     if format == "structures":
-        items = [name for name in property_names(path) if name not in LIST_COLUMNS]
+        items = [OWN_ITEMS.get(name, name) for name in property_names(path)]
         return Table(path, format, (*LIST_COLUMNS, *items), DEFAULT, smiles_column)
     with opened(path) as file:
         layout = text_layout(file.read(HEAD), smiles_column)
@@ -291,14 +315,16 @@ def _is_list(path: Path, layout: TextLayout) -> bool:
 def _structure_rows(path: Path, columns: Sequence[str], with_smiles: bool) -> Iterator[Row]:
     """Yield the records of an SD file as rows. One that cannot be read has a problem."""
     _, _, *items = columns
+    own = {column: name for name, column in OWN_ITEMS.items()}
     for number, record in enumerate(read_structures(path), start=1):
         try:
             smiles = record.smiles if with_smiles else ""
         except MoleculeError as error:
             yield number, (), str(error)
             continue
-        cells = (record.properties.get(name, "") for name in items)
-        yield number, (smiles, record.title, *cells), ""
+        cells = (record.properties.get(own.get(name, name), "") for name in items)
+        title = record.title or record.properties.get(LIST_COLUMNS[1], "")
+        yield number, (smiles, title, *cells), ""
 
 
 # -- structures in memory: frames, arrays of text, RDKit's suppliers -------------------------------

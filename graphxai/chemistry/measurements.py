@@ -128,6 +128,7 @@ class Measurements:
         bounds: what is known of compounds that have only bounds, such as ">10". Changes are
             not counted from them.
         standardise: how molecules are brought to their compounds, as by the model compared with.
+        racemates: see `racemates_among`.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Measurements:
     note: str = ""
     bounds: Mapping[str, str] = field(default_factory=dict)
     standardise: Standardisation = "parent"
+    racemates: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = [f"{len(self.values):,} compounds"]
@@ -209,7 +211,8 @@ class Measurements:
         values, limits, strange = read_measured(cells)
         sided = {b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}" for b in limits}
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
-        compounds = compounds_of([rows[k][0] for k in used], standardise)
+        texts = [rows[k][0] for k in used]
+        compounds = compounds_of(texts, standardise)
         values_of, bounds = defaultdict(list), {}
         for k, compound in zip(used, compounds, strict=True):
             if compound and k in sided:
@@ -233,7 +236,7 @@ class Measurements:
             warn(note, stacklevel=2)
         means = {compound: float(np.mean(each)) for compound, each in values_of.items()}
         bounds = {compound: text for compound, text in bounds.items() if compound not in means}
-        return cls(name, means, note, bounds, standardise)
+        return cls(name, means, note, bounds, standardise, racemates_among(texts, compounds))
 
     def doubt(self, task: Task) -> str:
         """Return a warning if the values hardly look like those that a regression was trained on.
@@ -321,6 +324,15 @@ def compounds_of(smiles: Sequence[str], standardise: Standardisation) -> list[st
     with rdBase.BlockLogs():
         read = read_molecules(smiles, MAX_ATOMS, standardise, canonical=True)
     return [str(Chem.MolToSmiles(r.form)) if isinstance(r, ReadMolecule) else "" for r in read]
+
+
+def racemates_among(smiles: Sequence[str], compounds: Sequence[str]) -> dict[str, str]:
+    """Return the SMILES of each compound that its first row gives groups such as |&1:1|.
+
+    A compound has none, so that all rows of it are one. A model answers for its isomers.
+    """
+    first = dict(zip(reversed(compounds), reversed(smiles), strict=True))
+    return {compound: text for compound, text in first.items() if compound and "|" in text}
 
 
 @lru_cache(maxsize=4096)  # a search asks again after every batch

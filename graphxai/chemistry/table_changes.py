@@ -39,10 +39,13 @@ SHOWN = 20  # how many exchanges a notebook shows
 
 
 class PredictionsOf:
-    """The predictions of several models for compounds, which are made when they are asked for."""
+    """The predictions of several models for compounds, which are made when they are asked for.
 
-    def __init__(self, panel: ModelPanel) -> None:
-        self.panel = panel
+    `racemates` has the SMILES to predict for some of the compounds, see `Measurements`.
+    """
+
+    def __init__(self, panel: ModelPanel, racemates: Mapping[str, str] | None = None) -> None:
+        self.panel, self.racemates = panel, racemates or {}
         self._predictions: dict[str, Mapping[str, Prediction] | None] = {}
 
     def __call__(self, smiles: Iterable[str]) -> list[Mapping[str, Prediction] | None]:
@@ -50,7 +53,8 @@ class PredictionsOf:
         wanted = list(smiles)
         new = [text for text in dict.fromkeys(wanted) if text not in self._predictions]
         if new:
-            predicted = predict(list(self.panel.models), new, progress=False)
+            read = [self.racemates.get(text, text) for text in new]
+            predicted = predict(list(self.panel.models), read, progress=False)
             self._predictions.update(zip(new, predicted, strict=True))
         return [self._predictions[text] for text in wanted]
 
@@ -183,7 +187,8 @@ def table_changes(
         ValueError: the table has no measured values.
     """
     panel = ModelPanel.of(model)
-    return changes_among(measured_for(panel, measured, column), PredictionsOf(panel), at_least)
+    table = measured_for(panel, measured, column)
+    return changes_among(table, PredictionsOf(panel, table.racemates), at_least)
 
 
 def changes_among(
@@ -240,7 +245,8 @@ def rgroup_table(
     if not parts:
         raise ValueError(f"no compound of the table has the core {core}.")
     rows = []
-    for (text, of_core), predicted in zip(parts.items(), PredictionsOf(panel)(parts), strict=True):
+    predictions = PredictionsOf(panel, table.racemates)(parts)
+    for (text, of_core), predicted in zip(parts.items(), predictions, strict=True):
         cells: dict[str, Any] = {"smiles": text, "core": of_core["Core"]}
         cells |= {name: part for name, part in of_core.items() if name != "Core"}
         cells[f"measured {table.name}"] = table.values[text]
@@ -389,7 +395,9 @@ def judged_tables(
     judged: dict[str, MeasuredTable] = dict(tables)
     for each in panel.properties:
         if each.name in tables and each.task.kind == "regression":
-            model = panel.models[each.place]
-            predicted, training = PredictionsOf(ModelPanel.of(model)), training_set_of(model)
-            judged[each.name] = JudgedTable(tables[each.name], predicted, each.task.name, training)
+            table, model = tables[each.name], panel.models[each.place]
+            predicted = PredictionsOf(ModelPanel.of(model), table.racemates)
+            judged[each.name] = JudgedTable(
+                table, predicted, each.task.name, training_set_of(model)
+            )
     return judged

@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 import math
+import re
 import shutil
 import sys
 import tempfile
@@ -36,6 +37,7 @@ STREAM = "-"  # as a source, standard input; as --out, standard output
 REJECTING = (
     "explain", "predict", "report", "fragments", "audit", "counterfactuals", "benchmark"
 )  # fmt: skip
+INTO_FOLDERS = ("adapt", "benchmark", "demo", "fit-explainer", "fit-masked-atoms", "train")
 ANSWERING = ("explain", "predict", "counterfactuals", "models", "methods", "train")
 
 
@@ -123,14 +125,28 @@ def on_standard_output(out: str | Path) -> bool:
     return Path(out).parent == _streams() and Path(out).stem == "standard output"
 
 
+def named_streams(text: str) -> str:
+    """Return words in which the files of standard streams have the names of these."""
+    if not _streams.cache_info().currsize:  # there are none
+        return text
+    return re.sub(rf"{re.escape(str(_streams()))}.(standard \w+)(\.\w+)?", r"\1", text)
+
+
+def require_one_file(out: str | Path) -> None:
+    """Raise BadParameter if a folder is to go to standard output."""
+    if on_standard_output(out):
+        raise typer.BadParameter("--out -: the results fill a folder: name it.")
+
+
 def without_dashes(command: str, arguments: list[str]) -> Iterator[str]:
     """Replace `-` by a file with standard input, or by one that becomes standard output."""
     before = ""
     for argument in arguments:
-        if argument == STREAM and before == "--out":
-            yield str(_standard_output(".html" if command == "report" else ".csv"))
-        elif argument == "--out=-":
-            yield f"--out={_standard_output('.html' if command == 'report' else '.csv')}"
+        if (before, argument) == ("--out", STREAM) or argument == f"--out={STREAM}":
+            out = _standard_output(".html" if command == "report" else ".csv")
+            if command in INTO_FOLDERS:
+                require_one_file(out)
+            yield argument.removesuffix(STREAM) + str(out)
         elif argument == STREAM and not before.startswith("--"):
             yield str(_standard_input())
         else:

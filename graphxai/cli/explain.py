@@ -13,7 +13,7 @@ from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import folder_at
 from graphxai.tables.settings import ClusterSettings, ExplanationSettings, Pictures
 
-from .answers import INVOCATION, answer, on_standard_output
+from .answers import INVOCATION, answer, on_standard_output, require_one_file
 from .answers import counts as count_rows
 from .arguments import (
     ALWAYS,
@@ -33,7 +33,7 @@ from .arguments import (
 )
 from .listing import method_names
 from .options import refuse_inapplicable, settings_as_options
-from .terminal import tell
+from .terminal import echo_left_out, tell
 
 if TYPE_CHECKING:
     from graphxai.explanation.compute.models import Model
@@ -143,6 +143,8 @@ def explain(
         if len(methods) > 1:
             raise typer.BadParameter("a table or folder takes one --method at a time.")
         share_imports()
+    if kind in ("ray", "graphs"):
+        require_one_file(options.out or "results")
     if kind in ("table", "graphs"):
         folder = Path(options.out or "results")
         if on_standard_output(folder):
@@ -271,15 +273,21 @@ def _explain_table(
 
 def _print_counts(counts: "TableCounts", folder: Path | str, reasons: Path | str) -> None:
     """Say what a run over a table did. Exit with status 1 if it explained nothing at all."""
+    from graphxai.datasets.tables.table import open_table
+
     from .printing import nearness_line
 
     earlier = f", {counts.earlier} rows done before" if counts.earlier else ""
     tell(f"{counts.done} explained, {counts.rejected} left out{earlier}: {folder}")
-    INVOCATION.rejected += counts.rejected
     answer(counts=count_rows(counts.done, counts.rejected, counts.earlier), files=[folder])
     if counts.done:
         tell(nearness_line(counts.nearness))
-    if counts.rejected:
+    if counts.rejected and on_standard_output(folder):  # whose other files do not last
+        rows = open_table(reasons).records(("row", "reason"))
+        refused = (f"row {cells['row']}: {cells['reason']}" for _, cells, _ in rows)
+        echo_left_out(refused, counts.rejected)
+    elif counts.rejected:
+        INVOCATION.rejected += counts.rejected
         tell(f"reasons: {reasons}")
     if counts.rejected and not counts.done and not counts.earlier:
         raise typer.Exit(1)

@@ -26,7 +26,7 @@ import typer
 
 from graphxai.runtime.notices import LOGGER
 
-from .answers import INVOCATION
+from .answers import INVOCATION, named_streams
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ def tell(text: object, level: int = logging.INFO) -> None:
 
     `level` says how serious they are. `--quiet` leaves out what is less than a warning.
     """
-    words = printable(str(text))
+    words = printable(named_streams(str(text)))
     LOGGER.log(level, words)
     if level >= logging.WARNING or not INVOCATION.quiet:
         with going_on_unheard(err=True):

@@ -20,6 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FunctionType, ModuleType
@@ -137,7 +138,7 @@ class WorkerProcess:
             context: Any = multiprocessing.get_context("forkserver" if can_serve else "spawn")
             self.pipe, other_end = context.Pipe()
             process = context.Process(target=_serve, args=(other_end,), daemon=True)
-            with _main_module_hidden():
+            with _main_module_hidden(), _interrupts_held():
                 process.start()
             other_end.close()  # otherwise nobody would notice when the process ends
             self.process = process
@@ -160,6 +161,24 @@ def _main_module_hidden() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C from a process that starts inside this block. This process gets it afterwards.
+
+    Python's server of processes imports torch before it ignores Ctrl-C, which reaches all
+    processes of a terminal, and would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets the signal through once it has started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _how_it_ended(code: int | None) -> str:

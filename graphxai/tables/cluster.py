@@ -210,7 +210,7 @@ def _mapped(
     mapped = ray.data.from_items(items, override_num_blocks=min(len(items), BLOCKS)).map_batches(
         _Fetched(ray.put(work)),
         batch_size=1,
-        compute=ray.data.TaskPoolStrategy(size=workers),
+        compute=ray.data.TaskPoolStrategy(size=min(workers, len(items))),
     )
     context = ray.data.DataContext.get_current()
     shown, context.enable_progress_bars = context.enable_progress_bars, False

@@ -71,6 +71,22 @@ def test_compounds_are_divided_into_a_core_and_its_groups(model):
         gx.rgroup_table(model, "[Xe]", ANILIDES, "pIC50")
 
 
+def test_racemates_have_the_predictions_of_their_isomers():
+    written = {f"C[C@H](N)c1ccc({part})cc1 |&1:1|": k for k, part in enumerate(["F", "Cl", "OC"])}
+    alone = {
+        Chem.CanonSmiles(smiles.replace("@", "").partition(" ")[0]): gx.predict("bace", smiles)
+        for smiles in written
+    }
+    table = gx.rgroup_table("bace", "CC(N)c1ccccc1", written, "pIC50")
+    for row in table.to_dict("records"):
+        value = alone[row["smiles"]]["pIC50"].value
+        assert row["predicted pIC50"] == pytest.approx(value, abs=1e-5)
+    (exchange, *_) = gx.table_changes("bace", written, "pIC50", at_least=1)
+    for pair in exchange.pairs:
+        change = alone[pair.after]["pIC50"].value - alone[pair.before]["pIC50"].value
+        assert pair.predicted["pIC50"] == pytest.approx(change, abs=1e-5)
+
+
 def test_the_command_writes_means_pairs_or_groups(tmp_path):
     table, out = tmp_path / "assay.csv", tmp_path / "changes.csv"
     rows = "".join(f"{smiles};{value}\n" for smiles, value in ANILIDES.items())

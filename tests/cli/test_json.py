@@ -218,6 +218,37 @@ def test_a_dash_is_standard_input_and_standard_output(run, table, tmp_path):
     assert explained.stdout == written.removeprefix(b"\xef\xbb\xbf")
 
 
+def test_words_call_standard_streams_by_their_names_and_keep_the_reasons():
+    explained = typed("explain", "-", "--out", "-", "--fail-on-rejected", given=TABLE)
+    words = explained.stderr.decode()
+    assert "2 explained, 1 left out: standard output\n" in words
+    assert "left out: row 2: " in words
+    assert "graphxai-" not in words
+    assert explained.returncode == 3
+    assert "\nwritten: standard output\n" in typed("explain", "CCO", "--out", "-").stderr.decode()
+    missing = typed("predict", "-", "--smiles-column", "drawn", given=TABLE).stderr.decode()
+    assert missing.startswith("error: standard input has no column 'drawn'")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("adapt", "mdr1-efflux", "t.csv"),
+        ("train", "t.csv"),
+        ("benchmark", "t.csv"),
+        ("explain", "t.csv", "--engine", "ray"),
+    ],
+)
+def test_results_that_fill_a_folder_are_not_lost_on_standard_output(
+    run, arguments, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(TABLE)
+    status, _, words = run(*arguments, "--out", "-")
+    assert status == 2
+    assert "--out -: the results fill a folder: name it." in words
+
+
 def test_a_table_on_standard_output_has_no_words_of_the_answer_before_it(run, tmp_path):
     run("explain", "CCO", "--out", tmp_path / "e.csv")
     _, out, err = run("explain", "CCO", "--out", "-")

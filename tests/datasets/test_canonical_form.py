@@ -18,10 +18,11 @@ from ways import WAYS, coming_perception, in_own_files
 import graphxai as gx
 from graphxai.cli import main as cli
 from graphxai.cli.arguments import show_table
-from graphxai.datasets.canonical_form import canonical_form, canonical_smiles
+from graphxai.datasets.canonical_form import canonical_form, canonical_smiles, smiles_with_groups
 from graphxai.datasets.fingerprints import structure_occurrences
 from graphxai.datasets.isomers import isomers_in_order
 from graphxai.datasets.molecules import molecule_graph, molecule_to_data
+from graphxai.datasets.tables.structures import read_structures
 from graphxai.datasets.tables.table import open_table
 from graphxai.explainers import get_explainer
 from graphxai.explanation.files import sdf_record
@@ -272,6 +273,14 @@ GROUPED = (
     *("C[C@@H](N)[C@H](O)c1ccccc1.Cl |&1:1,3|", "[2H]O[C@H](C)c1ccccc1 |&1:2|"),
     *("C[C@H](N)[C@@H](O)[C@H](F)c1ccccc1.Cl |&1:1,3,o2:5|", "C[C@H](O)[C@@H](N)CC |&1:1,o1:3|"),
 )
+
+
+def test_a_group_of_absolute_centres_alone_is_not_written(tmp_path):
+    """Other programs write every drawn centre into one."""
+    mol = Chem.MolFromSmiles("C[C@H](N)C(=O)O |a:1|")
+    (tmp_path / "absolute.sdf").write_text(f"{Chem.MolToV3KMolBlock(mol)}$$$$\n")
+    (record,) = read_structures(tmp_path / "absolute.sdf")
+    assert record.smiles == smiles_with_groups(mol) == "C[C@H](N)C(=O)O"
 
 
 @pytest.mark.parametrize("drawn", GROUPED)

@@ -5,7 +5,6 @@ import inspect
 import pickle
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -21,7 +20,7 @@ from graphxai.datasets.canonical_form import canonical_smiles
 from graphxai.datasets.molecules import molecule_graph, molecule_graphs
 from graphxai.datasets.training_set import TrainingSet
 from graphxai.learning.cleaning import clean_table
-from graphxai.tables.app.answers import ANSWERS
+from graphxai.tables.app.answers import ANSWERS, Body
 from graphxai.tables.app.molecules import card
 from graphxai.tables.batches import ExplainBatch, PredictBatch
 from graphxai.tables.rows import ExplainFrame
@@ -181,8 +180,8 @@ def in_table(tmp_path: Path, texts: list[str]) -> list[str]:
 
 def sketched(_: Path, texts: list[str]) -> list[str]:
     """Return what the app explains of what its editor draws."""
-    bodies = [SimpleNamespace(text=lambda name, text=text: text) for text in texts]
-    drawn = [ANSWERS["canonical"](None, body)["smiles"] for body in bodies]
+    blocks = [ANSWERS["block"](None, Body({"smiles": text})) for text in texts]
+    drawn = [ANSWERS["canonical"](None, Body(block))["smiles"] for block in blocks]
     model = gx.load(MODEL)
     return [card(model, text, "lrp", Target())["smiles"] for text in drawn]
 

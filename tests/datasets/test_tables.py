@@ -5,6 +5,7 @@ import gzip
 import io
 import math
 import os
+import re
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,6 +182,10 @@ def test_the_choice_of_the_column_is_said(tmp_path: Path) -> None:
     assert open_table(path).structures.name == "Structure"  # despite a ring that is not closed
     path = written(tmp_path, "f.csv", "Ligand (SMILES),x\nCCOCC,1\nnot drawn yet,2\nCCCC,3\n")
     assert open_table(path).structures.name == "Ligand (SMILES)"  # half of the cells may be wrong
+    path = written(tmp_path, "h.csv", "smiles,y,x,y,z,z\nCCO,1,2,3,4,5\n")
+    assert open_table(path).choice == (
+        "not read: columns 'y', 'z', as several have the name; rename them"
+    )
     cells = ["CCOCC", "c1ccccc1", "CCCC(", "CCCN", "CCCO"]
     path = written(tmp_path, "g.csv", "drawn,x\n" + "".join(f"{cell},1\n" for cell in cells))
     assert open_table(path).structures.name == "drawn"  # and a fifth of them under any name
@@ -251,6 +256,20 @@ def test_every_record_of_an_sd_file_is_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_items_called_like_the_first_columns_of_an_sd_file_are_kept(tmp_path: Path) -> None:
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
+    items = ">  <name>\nethanol\n\n>  <smiles>\nOCC\n\n>  <NAME>\nEtOH\n\n"
+    table = open_table(written(tmp_path, "set.sdf", f"{block}{items}$$$$\ntitle{block}{items}"))
+    assert table.columns == ("smiles", "name", "input name", "input smiles", "NAME")
+    assert [[*row.cells.values()] for row in table.records()] == [
+        ["CCO", "ethanol", "ethanol", "OCC", "EtOH"],
+        ["CCO", "title", "ethanol", "OCC", "EtOH"],
+    ]
+    assert table.names_column == "name"
+    without = items.replace("<name>", "<other>")
+    assert open_table(written(tmp_path, "b.sdf", f"{block}{without}")).names_column == "NAME"
+
+
 @pytest.mark.parametrize("block", [[], ["benzene", "", "", "no such line"]])
 def test_a_record_whose_block_does_not_end_keeps_its_data(block: list[str]) -> None:
     lines = [*block, ">  <ID>", "first", "", ">  <pKa>", "2.3"]
@@ -282,6 +301,63 @@ def test_a_workbook_is_read_like_its_text(tmp_path: Path) -> None:
     ]
     assert "right of the header's last column" in rows[2].problem
     assert table.dialect.byte_order_mark
+
+
+def test_formulas_of_a_workbook_that_no_spreadsheet_computed_are_named(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [["SMILES", "IC50", "pIC50", "note"], ["CCO", 1e-6, "=-LOG10(B2)", None], ["CCN"]]:
+        book.active.append(row)
+    book.save(tmp_path / "book.xlsx")
+    assert open_table(tmp_path / "book.xlsx").choice.endswith(
+        "empty: formulas of columns 'pIC50', as the file has no values of them; open it in a"
+        " spreadsheet and save it"
+    )
+    # as a spreadsheet saves it
+    with zipfile.ZipFile(tmp_path / "book.xlsx") as parts:
+        contents = {name: parts.read(name) for name in parts.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    assert b"</f><v />" in contents[sheet] or b"</f><v/>" in contents[sheet]
+    contents[sheet] = re.sub(rb"</f><v ?/>", b"</f><v>6</v>", contents[sheet])
+    with zipfile.ZipFile(tmp_path / "saved.xlsx", "w") as parts:
+        for name, content in contents.items():
+            parts.writestr(name, content)
+    saved = open_table(tmp_path / "saved.xlsx")
+    assert "formulas" not in saved.choice
+    assert [row.cells["pIC50"] for row in saved.records()] == ["6", ""]
+
+
+@pytest.mark.parametrize("suffix", [".xlsx", ".parquet"])
+def test_a_packed_workbook_and_a_packed_parquet_file_are_read(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("openpyxl" if suffix == ".xlsx" else "pyarrow")
+    frame = pd.DataFrame({"smiles": ["CCO", "CCN"], "y": [1.5, 2.0]})
+    plain = tmp_path / f"table{suffix}"
+    if suffix == ".xlsx":
+        frame.to_excel(plain, index=False)
+    else:
+        frame.to_parquet(plain)
+    packed = written(tmp_path, f"table{suffix}.gz", gzip.compress(plain.read_bytes()))
+    assert list(open_table(packed).records()) == list(open_table(plain).records())
+    assert open_table(packed).count() == 2
+    half = written(tmp_path, f"half{suffix}.gz", packed.read_bytes()[:-100])
+    with pytest.raises(TableError, match="damaged"):
+        list(open_table(half).records())
+
+
+def test_a_workbook_without_structures_on_its_first_sheet_says_which_sheet_that_is(
+    tmp_path: Path,
+) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.title = "Read me"
+    book.active.append(["measured in May"])
+    for row in (["SMILES"], ["CCO"]):
+        (book["Data"] if "Data" in book else book.create_sheet("Data")).append(row)
+    book.save(tmp_path / "book.xlsx")
+    which = "This is sheet 'Read me', the first of 2: move the sheet with the structures"
+    for asked in (None, "SMILES"):
+        with pytest.raises(TableError, match=which):
+            _ = open_table(tmp_path / "book.xlsx", asked).structures
 
 
 def test_a_workbook_with_a_cell_far_away_does_not_take_forever(

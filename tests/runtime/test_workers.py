@@ -250,6 +250,40 @@ def test_a_process_of_a_run_that_stopped_before_it_started_ends_without_a_word(t
     assert (run.returncode, run.stderr) == (3, "")
 
 
+INTERRUPTED_WHILE_STARTING = """
+import multiprocessing
+from toiling import doubled
+from graphxai.runtime.workers import in_workers
+
+multiprocessing.set_forkserver_preload(["slow_library"])
+try:
+    list(in_workers(doubled, [[1], [2]], 2))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@posix
+def test_ctrl_c_while_processes_start_is_for_the_one_that_starts_them(tmp_path):
+    slow = f"import pathlib, time; pathlib.Path({str(tmp_path / 'began')!r}).touch(); time.sleep(2)"
+    (tmp_path / "slow_library.py").write_text(slow)
+    root = Path(graphxai.__file__).parents[1]
+    path = os.pathsep.join([str(root), str(root / "tests" / "helpers"), str(tmp_path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED_WHILE_STARTING],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        while not (tmp_path / "began").exists() and process.poll() is None:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=60) == ("interrupted\n", "")
+
+
 def running(pids):
     running_processes = []
     for pid in pids:

@@ -461,6 +461,11 @@ def test_tables_are_read_as_they_come(ask, monkeypatch):
     assert ask("read", **upload("a.csv", "smiles\n" + "C\n" * 2500))["more"] == 500
     twice = ask("read", **upload("twice.csv", "smiles,smiles\nC,C\n"))
     assert twice["choice"].startswith("twice.csv has more than one column")
+    unclear = ask("read", **upload("unclear.csv", "a,b\nCCOCC,CCCC\n"))
+    assert unclear["choice"].endswith("structures, 'a', 'b': choose it here.")
+    for name, way in {"a.zip": "unpack it", "a.ods": "save the sheet as .xlsx or CSV"}.items():
+        answer = ask("read", 400, **upload(name, b"PK\x03\x04"))
+        assert answer["error"] == f"{name} is not a table of molecules that can be read: {way}."
     for text in ("", b"PK\x03\x04", "smiles\nCC" + "C" * 100 + '\n"open\nC'):
         answer = ask("read", 400, **upload("x.csv", text))
         assert answer["error"].startswith("x.csv")

@@ -824,6 +824,14 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     assert "*Cl" in by_place[4][0]
 
 
+def test_a_racemate_of_a_series_has_the_prediction_of_its_card():
+    written = [f"C[C@H](N)c1ccc({part})cc1 |&1:1|" for part in ("F", "Cl", "OC")]
+    series = StructureActivity(ModelPanel.of("bace"), written, {"pIC50": [5.0, 6.0, 7.0]})
+    rows = series.core("CC(N)c1ccccc1", list(series.places))["rows"]
+    for place, _, _, (_, (value, _)) in rows:
+        assert value == pytest.approx(gx.predict("bace", written[place])["pIC50"].value, rel=1e-3)
+
+
 def test_a_series_has_what_each_r_group_adds_and_its_empty_cells_filled():
     ring, acyl = {"": 0.0, "F": 0.5, "Cl": 1.0, "OC": 1.5}, {"C": 0.0, "CC": 0.25, "FC": 1.0}
     values = {

@@ -28,9 +28,11 @@ import uvicorn
 from rdkit import Chem
 
 import graphxai as gx
+from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.tables.app import overview, server
 from graphxai.tables.app.answers import OfferedModels
 from graphxai.tables.app.guard import PublicAddress
+from graphxai.tables.app.page import block_of, read, smiles_of_block
 from reverse_proxy import reverse_proxy
 from toy import random_graphormer
 
@@ -128,6 +130,13 @@ def test_click_edit_lock_undo_and_contrast(page):
     page.wait(f"{SHOWN} !== {json.dumps(AMIDE)}")
     page.click("#undo")
     page.wait(f"JSON.stringify(current().locked) === '{json.dumps(locked, separators=(',', ':'))}'")
+
+
+def test_molecules_that_follow_at_once_all_get_a_prediction(page):
+    page.js("for (const smiles of ['CCO', 'CCCO', 'CCCCO']) add(smiles, '', -1)")
+    page.wait(f"{SHOWN} === 'CCCCO'")
+    texts = "[...document.querySelectorAll('#tree .node')].map((node) => node.innerText)"
+    page.wait(f"{texts}.length === 3 && {texts}.every((text) => text.includes('%'))")
 
 
 def test_an_example_its_properties_a_goal_and_what_changes_do_to_all(page):
@@ -277,6 +286,14 @@ def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_pa
     page.wait("byId('rows').innerText.includes('%')")  # which moves what is beside it
     page.click("#rows tr:first-child button")
     page.wait(f"{SHOWN} === 'CCO'")
+    table.write_text("name,smiles\nethanol,CCO\nbroken,C1CC\nempty,\n")
+    drop(page, {"items": [], "files": [str(table)], "dragOperationsMask": 1})
+    for row, why in ((2, "'C1CC' cannot be read: ring 1"), (3, "the SMILES is empty")):
+        page.wait(f"byId('rows').children[{row - 1}]?.innerText.includes('not readable')")
+        page.click(f"#rows tr:nth-child({row}) button")
+        page.wait(f"byId('notice').textContent.includes({json.dumps(why)})")
+        assert page.js(f"{SHOWN} === 'CCO' && {NODES} === 2")
+    page.errors.clear()  # the server refused both
     text = {"mimeType": "text/plain", "data": "CCCN"}
     drop(page, {"items": [text], "dragOperationsMask": 1})
     page.wait(f"{SHOWN} === 'CCCN'")
@@ -285,7 +302,8 @@ def test_files_are_opened_by_button_and_by_drop_and_a_row_is_picked(page, tmp_pa
 # what may go wrong on the way between two libraries: charges, stereo, aromatic rings, isotopes
 DRAWN = ["C[C@H](N)C(=O)O", "C/C=C\\C(C)=O", "Cn1cnc2c1c(=O)n(C)c(=O)n2C", "C[N+](=O)[O-]",
          "[2H]C#N", "c1ccc2[nH]ccc2c1", "O=c1cc[nH]cc1", "C[C@]12CC[C@H](C1)CC2=O", "F/C=C/F",
-         "CS(=O)(=O)c1ccsc1", "C[n+]1ccccc1", "O=C1CC[C@@H](c2ccc(Cl)cc2)N1"]  # fmt: skip
+         "CS(=O)(=O)c1ccsc1", "C[n+]1ccccc1", "O=C1CC[C@@H](c2ccc(Cl)cc2)N1", "CC=CC",
+         "C[C@H](O)[C@@H](N)CO |&1:1,3|", "C[C@@H](F)C[C@H](C)Cl |o1:1,&1:4|"]  # fmt: skip
 
 
 # how many pixels of the editor are dark
@@ -311,10 +329,32 @@ def test_a_molecule_is_drawn_and_then_changed_in_the_editor(page):
     page.click("#sketched")
     page.wait(f"{SHOWN} === 'c1ccncc1' && {NODES} === 2")
     assert page.js("current().parent") == 0
-    through = f"""sketching.then(({{ library }}) => {json.dumps(DRAWN)}.map((smiles) =>
-        library.Molecule.fromSmiles(smiles).toIsomericSmiles({{ kekulizedOutput: true }})))"""
-    for smiles, written in zip(DRAWN, page.js(through), strict=True):
-        assert Chem.CanonSmiles(written) == Chem.CanonSmiles(smiles)
+    blocks = json.dumps([block_of(read(smiles)) for smiles in DRAWN])
+    through = f"""sketching.then(({{ library }}) =>
+        {blocks}.map((block) => library.Molecule.fromMolfile(block).toMolfileV3()))"""
+    for smiles, block in zip(DRAWN, page.js(through), strict=True):
+        assert smiles_of_block(block) == smiles_with_groups(Chem.MolFromSmiles(smiles))
+
+
+def test_a_racemate_stays_one_when_it_is_typed_shown_again_and_drawn(page):
+    racemate = "C[C@H](N)c1ccc(O)cc1 |&1:1|"
+    start(page, f"{racemate}")
+    assert "the mean over its 2 isomers" in page.js("byId('caption').textContent")
+    page.click("#smiles")
+    page.key("Enter")  # the field holds the molecule shown
+    show(page, f"{racemate} my racemate")
+    assert page.js(NODES) == 1
+    page.click("#draw")
+    page.wait("sketchedFrom.index === 0")
+    page.js(
+        "sketching.then(({ editor }) => { const m = editor.getMolecule(); for (let k = 0;"
+        " k < m.getAllAtoms(); k++) if (m.getAtomicNo(k) === 8) m.setAtomicNo(k, 9); })"
+    )
+    page.click("#sketched")
+    page.wait(f"{SHOWN} === 'C[C@H](N)c1ccc(F)cc1 |&1:1|'")
+    show(page, "CCO  |  not an extension")
+    page.wait(f"{SHOWN} === 'CCO'")
+    assert page.js("labelOf(current())") == "|  not an extension"
 
 
 def test_the_editor_is_as_published_with_its_licence():

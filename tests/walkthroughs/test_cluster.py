@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -153,6 +154,13 @@ def test_a_killed_process_loses_nothing_and_a_run_is_resumed(running, place, tmp
     assert counts.earlier == 600 - 256
     assert_same_as_local(out, place)
     assert {path: path.stat().st_mtime_ns for path in others} == untouched
+
+
+def test_a_table_of_fewer_shards_than_workers_gives_no_advice_of_ray(running, place, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        counts = explain_on_ray(place / "model", place / "t.csv", tmp_path / "out", workers=2)
+    assert (counts.done, counts.rejected) == (588, 12)
 
 
 def test_a_dataset_is_explained_while_it_is_read(running, place):

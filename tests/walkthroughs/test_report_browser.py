@@ -6,6 +6,7 @@ import json
 import time
 import zlib
 from base64 import b64encode
+from itertools import pairwise
 
 import pytest
 from reports import page_of, read_report
@@ -202,6 +203,18 @@ def test_each_technical_word_is_explained_where_it_is_met(page):
         "unexplained",
     ]
     assert set(explained_words) < set(rows)
+
+
+def test_numbers_of_a_colour_scale_do_not_touch(page):
+    ends = """[...document.querySelectorAll('.bar .tick')].map((tick) => {
+        const { left, right } = tick.getBoundingClientRect(); return [left, right]; })"""
+    for limit in (0.017, 0.17, 0.31, 0.45, 1.7, 4.0, 17.0, 1700.0):
+        ticks = [*Scale(limit).ticks()]
+        page.js(f"byId('bar').replaceChildren(colourBar({limit}, {ticks}))")
+        places = page.js(ends)
+        assert len(places) >= 3
+        for (_, right), (left, _) in pairwise(places):
+            assert left > right + 3, limit
 
 
 def test_figures_of_one_scale_have_one_format_and_zero_no_sign(page):
@@ -711,6 +724,20 @@ def test_all_properties_of_several_models_stand_on_card_row_and_in_the_dialog(br
     assert heads[2:6] == ["activity", "pIC50", "log D", "Desirability"]
     assert browser.js("document.title") != "attacked"
     assert browser.errors == []
+
+
+def test_the_page_tells_the_score_weights_and_card_of_every_model(browser, tmp_path):
+    names = ("bace", "solubility")
+    browser.open(gx.report(names, ["CCO"], tmp_path / "several.html", detailed=0))
+    browser.click("#tab-model")
+    told = browser.js("byId('model').innerText")
+    heads = browser.js("[...document.querySelectorAll('#card h3')].map(h => h.textContent)")
+    assert len(heads) == len(names)
+    for model in map(gx.load, names):
+        assert f"Model\t{model.origin.name}" in told
+        assert f"Weights (SHA-256)\t{model.origin.sha256}" in told
+    assert "Test score\tsolubility: R2" in told
+    assert "Test score\tBACE-1 inhibition: ROC-AUC" in told
 
 
 def test_the_page_unpacks_a_block_however_it_was_packed(page):

@@ -10,7 +10,6 @@ from typing import Any
 from graphxai.chemistry.profile_text import single_goal
 from graphxai.contract.method_names import CONTROLS, DEFAULT_METHOD
 from graphxai.contract.target import Target
-from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.explainers import REGISTRY
 from graphxai.explainers.registry import methods_for
 from graphxai.explanation.api import load
@@ -19,7 +18,7 @@ from graphxai.visualization.color import Scale
 
 from .molecules import card, changes_at, contrasted, predicted, trust_of_rows
 from .overview import overview, suggestions
-from .page import EDITOR, MAX_ATOMS, read, text_of
+from .page import EDITOR, MAX_ATOMS, block_of, read, smiles_of_block, text_of
 from .tables import (
     KINDS,
     exported,
@@ -256,7 +255,8 @@ ANSWERS: dict[str, Answer] = {
         models[body.text("model")], body.text("a"), body.text("b"), body.method, body.target()
     ),
     "read": _read,
-    "canonical": lambda models, body: {"smiles": smiles_with_groups(read(body.text("smiles")))},
+    "block": lambda models, body: {"block": block_of(read(body.text("smiles")))},
+    "canonical": lambda models, body: {"smiles": smiles_of_block(body.text("block", most=LARGEST))},
     "editor": lambda models, body: {"text": text_of(EDITOR)},
     "export": _export,
 }

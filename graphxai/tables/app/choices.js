@@ -38,11 +38,11 @@ async function choose(model) {
   return true;
 }
 
-/* Predict all molecules of the history again, for another model or target. */
-async function predictNodes() {
+/* Predict molecules of the history, by default all again, for another model or target. */
+async function predictNodes(nodes = state.nodes) {
   await trying(async () => {
-    for (let k = 0; k < state.nodes.length; k += STEP) {
-      const part = state.nodes.slice(k, k + STEP);
+    for (let k = 0; k < nodes.length; k += STEP) {
+      const part = nodes.slice(k, k + STEP);
       const predictions = await ask("predict", { ...choice(), smiles: part.map((node) => node.smiles) });
       part.forEach((node, i) => Object.assign(node, predictions[i] || { text: "not readable", value: 0 }));
     }

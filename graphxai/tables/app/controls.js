@@ -3,8 +3,9 @@
 function enter(text) {
   const named = text.match(/^\s*(?:https?:\/\/[^#]*)?#(.*)$/);
   if (named) return restore(named[1]);
-  const [smiles, ...name] = text.trim().split(/\s+/);
-  return smiles && add(smiles, name.join(" "), -1);
+  // groups of centres such as |&1:1|, which make a racemate, belong to the SMILES
+  const [, smiles, groups, name] = text.trim().match(/^(\S*)(?:\s+(\|[^|]*\|))?\s*(.*)$/s);
+  return smiles && add(groups ? `${smiles} ${groups}` : smiles, name, -1);
 }
 
 const undo = () => current() && current().parent >= 0 && go(current().parent);

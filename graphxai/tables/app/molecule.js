@@ -31,6 +31,8 @@ async function go(index) {
     say("");
     show();
   });
+  const passed = state.nodes.filter((each) => each !== node && !each.text); // another was asked for before they were shown
+  if (done && passed.length) predictNodes(passed).then(drawTree);
   if (!done && !node.card && index === state.nodes.length - 1 && before !== index) {
     state.nodes.pop(); // it cannot be shown
     drawTree();

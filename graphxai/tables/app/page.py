@@ -6,8 +6,11 @@ from importlib.resources import files
 from rdkit import Chem, rdBase
 
 from graphxai.chemistry.names import quietly_read
+from graphxai.datasets.canonical_form import smiles_with_groups
 from graphxai.datasets.molecule_reading import MoleculeError, read_molecules, shortened
+from graphxai.datasets.tables.structures import StructureRecord
 from graphxai.evaluation.trust.trust import level_properties
+from graphxai.visualization.layout import laid_out
 
 # The script of the view. The order matters, because each file uses constants of those before it.
 VIEW_SCRIPTS = (
@@ -69,3 +72,17 @@ def read(smiles: str) -> Chem.Mol:
             " larger ones use `graphxai explain`."
         )
     return mol
+
+
+def block_of(mol: Chem.Mol) -> str:
+    """Return the mol block of a molecule for the editor, which reads groups & and o in it."""
+    return Chem.MolToV3KMolBlock(laid_out(mol, keep=True))
+
+
+def smiles_of_block(block: str) -> str:
+    """Return the canonical SMILES of a mol block, with its groups & and o.
+
+    Raises:
+        ValueError: the block is not understood, or the molecule is too large for the page.
+    """
+    return smiles_with_groups(read(str(StructureRecord("", block, {}).smiles)))

@@ -19,21 +19,25 @@ async function sketch() {
     sketching.catch(() => { sketching = null; }); // so that it can be tried again
     const { library, editor } = await sketching;
     await sized(); // what it draws before is lost
-    if (current()) editor.setMolecule(library.Molecule.fromSmiles(current().smiles));
+    if (current()) {
+      const { block } = await ask("block", { smiles: current().smiles }, "block");
+      editor.setMolecule(library.Molecule.fromMolfile(block));
+    }
     sketchedFrom = { index: state.at, code: editor.getMolecule().getIDCode() };
   });
 }
 
 const putAway = () => { byId("sketch").hidden = true; };
 
-/* Show the molecule that was drawn. OpenChemLib does not say what is aromatic: RDKit finds it. */
+/* Show the molecule that was drawn. OpenChemLib does not say what is aromatic: RDKit finds it. Its
+   SMILES have no racemates, but its mol blocks do. */
 async function showSketched() {
   await trying(async () => {
     const { editor } = await sketching;
     const molecule = editor.getMolecule();
     if (!molecule.getAllAtoms()) throw new Error("Nothing is drawn yet.");
     if (molecule.getIDCode() === sketchedFrom.code) return putAway();
-    const { smiles } = await ask("canonical", { smiles: molecule.toIsomericSmiles({ kekulizedOutput: true }) }, "canonical");
+    const { smiles } = await ask("canonical", { block: molecule.toMolfileV3() }, "canonical");
     await add(smiles, "drawn", sketchedFrom.index);
   });
 }

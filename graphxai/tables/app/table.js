@@ -128,7 +128,7 @@ function moreRows() {
 function lineOf(row, keys) {
   row.button ||= element("button", { onclick: () => add(row.smiles, row.name || `row ${row.place + 1}`, -1) }, labelOfRow(row));
   row.line ||= element("tr", {}, element("td", { class: "structure-cell" }), element("td", {}, row.button));
-  row.button.disabled = Boolean(row.problem) || row.overview === null;
+  row.button.disabled = Boolean(row.problem); // a click on one that is not readable says why
   const [picture, , ...old] = row.line.children;
   if (row.overview?.draw && !picture.firstChild) picture.append(mini({ draw: row.overview.draw }));
   old.forEach((cell) => cell.remove());

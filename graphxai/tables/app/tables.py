@@ -20,8 +20,9 @@ from graphxai.chemistry.measurements import Measurements, NoNumbersError
 from graphxai.chemistry.names import quietly_read
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.tables.columns import NAME_IT
 from graphxai.datasets.tables.dialect import DEFAULT
-from graphxai.datasets.tables.opening import SUFFIXES, TableError
+from graphxai.datasets.tables.opening import OTHERS, SUFFIXES, TableError
 from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import Model, ModelPanel, standardisation_of
 from graphxai.explanation.files import one_line
@@ -75,6 +76,7 @@ def rows_of(name: str, content: bytes, column: str = "") -> dict[str, Any]:
             if not table.columns:
                 raise
             why = str(error).replace(str(table.path), _files[key][0])
+            why = why.replace(NAME_IT, "choose it here")
             columns = list(table.columns[:MAX_COLUMNS])
             return {"rows": [], "more": 0, "columns": columns, "key": key, "choice": why}
         named = table.names_column
@@ -206,7 +208,8 @@ def opened_file(key: str, column: str) -> Iterator[Table | None]:
         yield None
         return
     name, content = _files[key]
-    suffixes = [part for part in Path(name.lower()).suffixes if part in (*SUFFIXES, ".gz")]
+    known = (*SUFFIXES, *OTHERS, ".gz")
+    suffixes = [part for part in Path(name.lower()).suffixes if part in known]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"table{''.join(suffixes[-2:])}"
         path.write_bytes(content)

@@ -193,7 +193,8 @@ def report(
     data = page_data(how, cards, full, chosen, source, title=title, notes=notes, sar=sar)
     details = (cards.content(k, full.contents.get(k, {})) for k in range(len(cards)))
     with atomic_write(out) as file:
-        file.writelines(page_parts(data, details, title, model_card(first)))
+        model_cards = filter(None, map(model_card, panel.models if several else [first]))
+        file.writelines(page_parts(data, details, title, "\n\n".join(model_cards)))
     written = ReportFile(out)
     written.left_out = len(cards.rejected)
     return written

@@ -81,8 +81,17 @@ class CardSettings:
             return None
         profile = self.profile
         goals = [] if profile is None else profile.explanation.split("\n")
-        names = [each.name for each in self.panel.properties]
-        return {"names": names, "models": list(self.panel.names), "goals": goals}
+        panel = self.panel
+        others = [
+            [name, str(model.origin.metadata.get("summary", "")), model.origin.sha256]
+            for name, model in list(zip(panel.names, panel.models, strict=True))[1:]
+        ]
+        return {
+            "names": [each.name for each in panel.properties],
+            "models": list(panel.names),
+            "others": others,
+            "goals": goals,
+        }
 
 
 def predictions_of_cards(

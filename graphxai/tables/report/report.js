@@ -131,9 +131,14 @@ function colourBar(limit, ticks) {
   colours.style.background = `linear-gradient(to right, ${used.slice(word ? (used.length - 1) / 2 : 0).join(",")})`;
   const strip = element("div", { class: "strip" }, colours);
   const side = ticks.length - 1 - zero;
+  const place = (tick) => (word ? (100 * tick) / limit : 50 + (50 * tick) / limit);
+  const labels = ticks.map((tick) => (word ? shortened(tick).replace("+", "") : shortened(tick)));
+  // 0 and the ends alone where numbers would touch: a sign is 8 of at most 260 pixels wide
+  const crowded = 2.6 * (place(ticks[1]) - place(ticks[0])) < 8 * Math.max(...labels.map((label) => label.length)) + 5;
   for (const [k, tick] of ticks.entries()) {
-    const mark = element("span", { class: (k - zero) % side ? "tick minor" : "tick" }, word ? shortened(tick).replace("+", "") : shortened(tick));
-    mark.style.left = `${word ? (100 * tick) / limit : 50 + (50 * tick) / limit}%`;
+    if (crowded && (k - zero) % side) continue;
+    const mark = element("span", { class: (k - zero) % side ? "tick minor" : "tick" }, labels[k]);
+    mark.style.left = `${place(tick)}%`;
     strip.append(mark);
   }
   const [low, high] = word || data.targets.length === 1 ? data.molecules[0].legend : ["against", "for"];
@@ -374,10 +379,13 @@ function facts(pairs) {
 
 function showModel() {
   const { model, versions } = data;
+  const models = [[model.name, model.summary, model.sha256], ...(data.several?.others || [])];
   byId("provenance").append(facts([
-    ["Model", model.name],
-    ...(model.summary ? [["Test score", model.summary]] : []),
-    ["Weights (SHA-256)", model.sha256 || "unknown"],
+    ...models.flatMap(([name, summary, sha256]) => [
+      ["Model", name],
+      ...(summary ? [["Test score", summary]] : []),
+      ["Weights (SHA-256)", sha256 || "unknown"],
+    ]),
     ["Explained by", `${data.titles[data.method]} (${data.method})`],
     ...Object.entries(data.refused).map(([name, why]) => [`Without ${name}`, why]),
     ["Molecules", `${data.source}: ${number(data.molecules.length)} explained, ${number(data.rejected.length)} left out`],

@@ -11,7 +11,12 @@ import numpy as np
 from rdkit import Chem
 
 from graphxai.chemistry.free_wilson import FreeWilson, fitted_series, group_number
-from graphxai.chemistry.measurements import MOST_COMPARED, Measurements, compounds_of
+from graphxai.chemistry.measurements import (
+    MOST_COMPARED,
+    Measurements,
+    compounds_of,
+    racemates_among,
+)
 from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
@@ -47,8 +52,8 @@ class StructureActivity:
         `values` has the measured value of each molecule, by property. A compound has their mean.
         """
         self.panel = panel
-        self.predicted = PredictionsOf(panel)
         compounds = compounds_of(smiles, standardisation_of(panel.models[0]))
+        self.predicted = PredictionsOf(panel, racemates_among(smiles, compounds))
         places: dict[str, int] = {}
         for place, compound in enumerate(compounds):
             if compound:
