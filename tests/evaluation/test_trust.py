@@ -513,6 +513,11 @@ def test_how_sure_of_a_class_a_model_must_be_is_decided_by_its_own_errors():
     assert sign(0.85, **never).level == sign(0.97, **never).level == "caution"
     noisy = {"at_95": [0.1, 0.06, 25], "at_8": [0.2, 0.08, 25]}
     assert sign(0.85, **noisy).level == "good"  # a difference within its error
+    # A group that is no better than a surer one is trusted no more, whatever the error of both.
+    uneven = {"at_95": [0.0, 0.0, 30], "at_9": [5 / 37, 0.06, 37], "at_8": [5 / 33, 0.06, 33]}
+    assert [sign(p, **uneven).level for p in (0.97, 0.92, 0.85)] == ["good", "caution", "caution"]
+    better = uneven | {"at_8": [0.08, 0.05, 33]}
+    assert sign(0.85, **better).level == "good"
     unsure = {"at_6": [0.21, 0.02, 276], "at_0": [0.43, 0.06, 75]}
     assert sign(0.55, **unsure).level == "warning"
     assert sign(float("nan"), **unsure).level == "unknown"

@@ -195,7 +195,8 @@ def confidence_of(model: Model, prediction: Prediction) -> Sign:
     `SURENESS`. Then the sign is a warning where a quarter of the classes predicted about as surely
     were wrong, and a caution where a tenth were, if these are more than of surer ones, beyond the
     error of the comparison. Where a quarter were wrong although surer ones are no better, it is a
-    caution. Without such errors, limits apply that were fitted to other models.
+    caution. What is so of surer ones is so of this one, unless fewer than a tenth were wrong.
+    Without such errors, limits apply that were fitted to other models.
     """
     errors = errors_of(model, prediction.task, "errors_by_probability")
     first, second = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:2]
@@ -203,7 +204,7 @@ def confidence_of(model: Model, prediction: Prediction) -> Sign:
     measured = ""
     if (groups := _alike_and_surer(first[1], errors)) is not None:
         alike, surer = groups
-        level = _level(alike, surer)
+        level = _level_of(first[1], errors)
         what = "graphs" if prediction.nearness is None else "molecules"
         measured = (
             f"; {error_as_text(alike, 'class', what=f'unseen {what} predicted about as surely')}"
@@ -216,6 +217,16 @@ def confidence_of(model: Model, prediction: Prediction) -> Sign:
         figures = ", ".join(f"{name}: {share:.2f}" for name, share in (first, second))
         text = f"the model is not sure that it is {first[0]}: also explain it against {second[0]}"
     return Sign("confidence", level, first[1], text, figures + measured)
+
+
+def _level_of(probability: float, errors: Groups) -> Level:
+    """Judge a class, no better than those predicted more surely, unless it is rarely wrong."""
+    above = [float(least) for least in SURENESS if float(least) > probability]
+    groups = [_alike_and_surer(each, errors) for each in (probability, *above)]
+    levels = [_level(*pair) for pair in groups if pair is not None]
+    if groups[0] is not None and groups[0][0][0] < RARELY_WRONG:
+        return "good"
+    return max(levels, key=("good", "caution", "warning").index)
 
 
 def _level(alike: Group, surer: Group) -> Level:
