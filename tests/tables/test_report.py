@@ -271,7 +271,7 @@ def test_other_methods_are_run_for_the_molecules_that_deserve_a_full_card(bace, 
         "confidence",
         "ledger",
     ]
-    assert data["words"]["full"].startswith("1 of the 3 molecules have a full card")
+    assert data["words"]["full"].startswith("1 of the 3 molecules has a full card")
 
 
 def test_similar_molecules_lie_side_by_side_on_the_map(bace, tmp_path):

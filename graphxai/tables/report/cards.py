@@ -304,9 +304,10 @@ def sentence_about(molecules: Sequence[Mapping[str, Any]], chosen: Mapping[int, 
         if chosen
         else "none were requested"
     )
+    have = "has" if len(chosen) == 1 else "have"
     return (
-        f"{len(chosen):,} of the {len(molecules):,} molecules have a full card, with other methods"
-        f" and every sign of trust: {which}."
+        f"{len(chosen):,} of the {len(molecules):,} molecules {have} a full card, with other"
+        f" methods and every sign of trust: {which}."
     )
 
 
