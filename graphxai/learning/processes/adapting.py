@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from rdkit import Chem
 
+from graphxai.contract.checkpoint_files import CONFIG, read_config
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
@@ -102,9 +103,12 @@ def adapt(
         The folder.
 
     Raises:
-        ValueError: the model has no name or path, or no task with values is measured at least five
-            times in molecules that it can read.
+        ValueError: the model has no name or path, no task with values is measured at least five
+            times in molecules that it can read, or `out` contains a model that is not adapted.
     """
+    inside = Path(out, CONFIG)
+    if inside.exists() and "adapted" not in read_config(Path(out)).get("metadata", {}):
+        raise ValueError(f"{out} already contains another model: choose another folder.")
     adapted, named = loaded(model), _name_of(model)
     base, earlier = adapted, None
     stored = adapted.origin.metadata.get("adapted")
