@@ -24,6 +24,7 @@ from graphxai.models.process.inputs import read_again
 from graphxai.models.process.sum import COUNTED
 from graphxai.visualization import Scale, grid_svg, molecule_svg
 
+from .compute.models import loaded_once
 from .result import Result
 
 if TYPE_CHECKING:
@@ -243,7 +244,8 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
     """Read the value that a process gives one molecule as two sums.
 
     Args:
-        model: a process, or a model and a process whose outputs are added.
+        model: a process, or a model and a process whose outputs are added, or the name or folder
+            of one.
         molecule: a SMILES or an RDKit molecule.
         target: the output, see `Target`.
 
@@ -251,6 +253,7 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         TypeError: the model is another one.
         ValueError: the molecule cannot be used, or the model does not have the target.
     """
+    model = loaded_once(model) if isinstance(model, str | Path) else model
     process = getattr(model, "process", model)
     if not isinstance(process, KernelProcess):
         raise TypeError(f"a kernel account needs a process, not {type(model).__name__}.")
