@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -213,10 +212,10 @@ def free_wilson(core: str, measured: MeasuredSource, column: str = "value") -> F
     Raises:
         ValueError: fewer than `FEWEST` compounds with values have the core.
     """
-    if isinstance(measured, str | Path):
-        measured = Measurements.read(measured, [column], tasks=None)
-    elif isinstance(measured, Mapping):
+    if isinstance(measured, Mapping):
         measured = Measurements.of(measured.items(), column)
+    elif not isinstance(measured, Measurements):
+        measured = Measurements.read(measured, [column], tasks=None)
     made = fitted_series(rgroups(core, list(measured.values)), measured)
     if made is None:
         raise ValueError(f"fewer than {FEWEST} compounds with R-groups have the core {core[:80]}.")

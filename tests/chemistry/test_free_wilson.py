@@ -1,6 +1,7 @@
 """Free-Wilson: what each R-group adds, the empty cells of a table, and products with a goal."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from rdkit import Chem
 from sklearn.linear_model import Ridge
@@ -98,3 +99,9 @@ def test_a_series_that_is_too_small_is_refused(values):
         free_wilson(CORE, dict(list(values.items())[:4]), "pIC50")
     with pytest.raises(ValueError, match="fewer than 6 compounds"):
         free_wilson("[Xe]", values)
+
+
+def test_a_frame_in_place_of_the_table_is_refused_with_what_to_do(values):
+    frame = pd.DataFrame({"smiles": list(values), "value": list(values.values())})
+    with pytest.raises(TypeError, match="write it to one"):
+        free_wilson(CORE, frame)
