@@ -6,6 +6,7 @@ import pytest
 from rdkit import Chem
 from sklearn.linear_model import Ridge
 
+import graphxai as gx
 from graphxai.chemistry.free_wilson import PENALTIES, free_wilson
 from toy import random_graphormer
 
@@ -92,6 +93,17 @@ def test_products_are_sorted_by_the_goal(values):
     assert products.desirability.is_monotonic_decreasing
     assert products.columns[:3].tolist() == ["smiles", "R1", "R2"]
     assert {"fitted_value", "fitted_low", "pIC50"} <= set(products.columns)
+
+
+def test_few_products_are_predicted_on_the_side_of_the_goal(values):
+    model = random_graphormer(num_layers=1)
+    pairs = zip(values, gx.predict(model, list(values)), strict=True)
+    predicted = {smiles: each["pIC50"].value for smiles, each in pairs}
+    fit = free_wilson(CORE, predicted, "pIC50")
+    fitted = [value for _, _, (value, _, _) in fit.empty_cells()]
+    for goal, best in (("pIC50 < -20 (0 at 20)", min), ("pIC50 > 20 (0 at -20)", max)):
+        made = fit.products(model, goal, predictions=1)
+        assert made.fitted_value.tolist() == [pytest.approx(best(fitted))]
 
 
 def test_a_series_that_is_too_small_is_refused(values):
