@@ -97,7 +97,8 @@ class KernelAccount(Result):
     worth: FloatArray = field(default_factory=lambda: np.zeros((0, KINDS, 0)), repr=False)
 
     def __repr__(self) -> str:
-        first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
+        named = [each for each in self.training[:3] if each.smiles]
+        first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in named)
         return (
             f"KernelAccount({self.sentence} from {len(self.structures)} structures"
             + (f", or {len(self.training)} training molecules, most from {first}" * bool(first))

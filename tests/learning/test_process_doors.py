@@ -14,6 +14,7 @@ from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.explainers import get_explainer
+from graphxai.explanation.kernel_account import KernelAccount, TrainingShare
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.models.process import (
@@ -126,6 +127,12 @@ def test_an_account_names_measured_molecules_and_can_be_looked_at(model, task):
     assert "speak most for it" in re.sub("<[^>]+>", "", picture)
     assert account.parts(2)
     assert account.to_frame().equals(of_molecules)
+
+
+def test_an_account_without_the_list_of_its_training_molecules_names_none():
+    unnamed = TrainingShare("", "", 0.5, 0.25)
+    account = KernelAccount(output=1.25, mean=1.0, training=(unnamed,), structures=())
+    assert repr(account).endswith("from 0 structures)")
 
 
 def test_an_account_takes_the_folder_of_a_model_as_other_functions_do(model, folder):
