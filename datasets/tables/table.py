@@ -286,8 +286,14 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
     Raises:
         FileNotFoundError: there is no such file.
         TableError: it is no table; the message says what to do.
+        TypeError: it is no path, but for example a frame.
         ImportError: a package that reads it is not installed.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"a table is read from its file, not from a {type(path).__name__}: write it to one, for"
+            " example with frame.to_csv, and give its path."
+        )
     path = Path(path)
     format = format_of(path)
     if format in ("workbook", "parquet"):

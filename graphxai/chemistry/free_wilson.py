@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -175,7 +174,8 @@ class FreeWilson:
             model: a model, or a list of these.
             goal: goals for their properties, as `gx.profile` reads them.
             n: how many products to return.
-            predictions: how many are predicted at most: those with the highest fitted value.
+            predictions: how many are predicted at most: those with the highest fitted value, or the
+                lowest if compounds of the series with low values are predicted nearer to the goal.
 
         Returns:
             A table with the SMILES, R-groups, desirability, the fitted value with its interval, and
@@ -185,7 +185,11 @@ class FreeWilson:
 
         panel = ModelPanel.of(model)
         wished = read_profile(panel, goal)
-        made = sorted(self.empty_cells(), key=lambda each: -each[2][0])[:predictions]
+        series = predict(list(panel.models), list(self.parts), progress=False)
+        wanted = [0.0 if each is None else wished.score(each).overall or 0.0 for each in series]
+        falls = np.cov([self.values[smiles] for smiles in self.parts], wanted)[0, 1] < 0
+        made = sorted(self.empty_cells(), key=lambda each: each[2][0], reverse=not falls)
+        made = made[:predictions]
         predicted = predict(list(panel.models), [smiles for smiles, _, _ in made], progress=False)
         rows = []
         for (smiles, parts, fitted), each in zip(made, predicted, strict=True):
@@ -213,10 +217,10 @@ def free_wilson(core: str, measured: MeasuredSource, column: str = "value") -> F
     Raises:
         ValueError: fewer than `FEWEST` compounds with values have the core.
     """
-    if isinstance(measured, str | Path):
-        measured = Measurements.read(measured, [column], tasks=None)
-    elif isinstance(measured, Mapping):
+    if isinstance(measured, Mapping):
         measured = Measurements.of(measured.items(), column)
+    elif not isinstance(measured, Measurements):
+        measured = Measurements.read(measured, [column], tasks=None)
     made = fitted_series(rgroups(core, list(measured.values)), measured)
     if made is None:
         raise ValueError(f"fewer than {FEWEST} compounds with R-groups have the core {core[:80]}.")

@@ -81,7 +81,8 @@ class Shares(Explainer):
         try:
             attribution = by_coalitions(model, batch, target, self.coalitions, self.seed)
         except NoMarginals as reason:
-            warn(f"{reason}; shares are Shapley values from {ORDERS} orders.", stacklevel=5)
+            why = str(reason).removesuffix(".")
+            warn(f"{why}; shares are Shapley values from {ORDERS} orders.", stacklevel=5)
             attribution = self._by_orders(model, batch, target)
         if not self.weights:
             return attribution

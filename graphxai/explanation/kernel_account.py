@@ -24,6 +24,7 @@ from graphxai.models.process.inputs import read_again
 from graphxai.models.process.sum import COUNTED
 from graphxai.visualization import Scale, grid_svg, molecule_svg
 
+from .compute.models import loaded_once
 from .result import Result
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class KernelAccount(Result):
     worth: FloatArray = field(default_factory=lambda: np.zeros((0, KINDS, 0)), repr=False)
 
     def __repr__(self) -> str:
-        first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in self.training[:3])
+        named = [each for each in self.training[:3] if each.smiles]
+        first = "; ".join(f"{each.smiles} {each.share:+.3g}" for each in named)
         return (
             f"KernelAccount({self.sentence} from {len(self.structures)} structures"
             + (f", or {len(self.training)} training molecules, most from {first}" * bool(first))
@@ -243,7 +245,8 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
     """Read the value that a process gives one molecule as two sums.
 
     Args:
-        model: a process, or a model and a process whose outputs are added.
+        model: a process, or a model and a process whose outputs are added, or the name or folder
+            of one.
         molecule: a SMILES or an RDKit molecule.
         target: the output, see `Target`.
 
@@ -251,6 +254,7 @@ def kernel_account(model: Any, molecule: Any, *, target: Any = None) -> KernelAc
         TypeError: the model is another one.
         ValueError: the molecule cannot be used, or the model does not have the target.
     """
+    model = loaded_once(model) if isinstance(model, str | Path) else model
     process = getattr(model, "process", model)
     if not isinstance(process, KernelProcess):
         raise TypeError(f"a kernel account needs a process, not {type(model).__name__}.")

@@ -152,11 +152,16 @@ def resumable_in(out: str | Path) -> Iterator[None]:
 
 def require_new(out: Path, *, resume: bool) -> None:
     """Raise a ValueError if a folder contains a run that is not to be resumed."""
-    if (out / "state").exists() and not resume:
+    if _has_run(out) and not resume:
         raise ValueError(
             f"{out} already contains a run: continue it with --resume (resume=True), or choose"
             " another folder."
         )
+
+
+def _has_run(out: Path) -> bool:
+    """Return whether a folder has the states of a network in training, or a finished model."""
+    return (out / "state").exists() or (out / "model").exists()
 
 
 def require_same(out: Path, differing: Sequence[str]) -> None:
@@ -180,7 +185,7 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
     """
     stored = out / "run.json"
     text = json.dumps(identity | {"versions": versions()}, indent=1) + "\n"
-    if stored.exists() and (out / "state").exists():
+    if stored.exists() and _has_run(out):
         require_new(out, resume=resume)
         before = json.loads(stored.read_text(encoding="utf-8"))
         now = json.loads(text)

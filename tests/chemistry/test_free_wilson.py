@@ -1,10 +1,12 @@
 """Free-Wilson: what each R-group adds, the empty cells of a table, and products with a goal."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from rdkit import Chem
 from sklearn.linear_model import Ridge
 
+import graphxai as gx
 from graphxai.chemistry.free_wilson import PENALTIES, free_wilson
 from toy import random_graphormer
 
@@ -93,8 +95,25 @@ def test_products_are_sorted_by_the_goal(values):
     assert {"fitted_value", "fitted_low", "pIC50"} <= set(products.columns)
 
 
+def test_few_products_are_predicted_on_the_side_of_the_goal(values):
+    model = random_graphormer(num_layers=1)
+    pairs = zip(values, gx.predict(model, list(values)), strict=True)
+    predicted = {smiles: each["pIC50"].value for smiles, each in pairs}
+    fit = free_wilson(CORE, predicted, "pIC50")
+    fitted = [value for _, _, (value, _, _) in fit.empty_cells()]
+    for goal, best in (("pIC50 < -20 (0 at 20)", min), ("pIC50 > 20 (0 at -20)", max)):
+        made = fit.products(model, goal, predictions=1)
+        assert made.fitted_value.tolist() == [pytest.approx(best(fitted))]
+
+
 def test_a_series_that_is_too_small_is_refused(values):
     with pytest.raises(ValueError, match="fewer than 6 compounds"):
         free_wilson(CORE, dict(list(values.items())[:4]), "pIC50")
     with pytest.raises(ValueError, match="fewer than 6 compounds"):
         free_wilson("[Xe]", values)
+
+
+def test_a_frame_in_place_of_the_table_is_refused_with_what_to_do(values):
+    frame = pd.DataFrame({"smiles": list(values), "value": list(values.values())})
+    with pytest.raises(TypeError, match="write it to one"):
+        free_wilson(CORE, frame)

@@ -473,3 +473,10 @@ def test_a_table_of_any_length_is_read_row_by_row(tmp_path: Path) -> None:
     rows = open_table(written(tmp_path, "long.csv", out.getvalue())).records(["text"])
     assert next(rows).number == 1
     assert sum(1 for _ in rows) == 8999
+
+
+def test_a_frame_in_place_of_a_file_is_refused_with_what_to_do():
+    frame = pd.DataFrame({"smiles": ["CCO", "CCN"], "y": [1.0, 2.0]})
+    for given in (frame, frame.set_index("smiles").y):
+        with pytest.raises(TypeError, match=r"from its file, not from a \w+: write it to one"):
+            table_module.open_table(given)

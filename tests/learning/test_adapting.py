@@ -318,6 +318,30 @@ def test_what_cannot_be_adapted_is_refused_with_what_to_do(tmp_path):
         gx.adapt(model, table, tmp_path / "out", target_column="logD")
 
 
+def test_values_in_another_unit_than_the_models_are_refused(tmp_path):
+    heading = "solubility (uM)"
+    table = written(tmp_path / "own.csv", SMILES[:6], range(100, 700, 100), heading)
+    with pytest.raises(ValueError, match=r"has values in .M, .* is in log mol/L: convert them"):
+        gx.adapt("solubility", table, tmp_path / "out", target_column=heading)
+    assert not (tmp_path / "out").exists()
+    for heading in ("logS (log mol/L)", "logS (mol/L)"):
+        logs = written(tmp_path / "logs.csv", SMILES[:6], range(-6, 0), heading)
+        assert gx.adapt("solubility", logs, tmp_path / "out", target_column=heading)
+
+
+def test_another_model_in_the_folder_is_not_overwritten(adapted, tmp_path):
+    table = written(tmp_path / "own.csv", SMILES[:6], range(6))
+    mean = shutil.copytree(adapted, tmp_path / "mean")  # as training writes the mean of two models
+    config = json.loads((mean / "config.json").read_text())
+    (mean / "config.json").write_text(json.dumps(config | {"metadata": {}}))
+    network = shutil.copytree(gx.load("lipophilicity").origin.folder, tmp_path / "network")
+    for folder, base in ((mean, "lipophilicity"), (network, "lipophilicity"), (network, network)):
+        before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        with pytest.raises(ValueError, match="already contains another model: choose another"):
+            gx.adapt(base, table, folder, target_column="logD")
+        assert all((folder / name).read_bytes() == text for name, text in before.items())
+
+
 def test_the_command_writes_a_model_for_the_report_and_the_app(tmp_path):
     table = written(tmp_path / "own.csv", SMILES[:10], range(10))
     command = ["adapt", "lipophilicity", table, "--target-column", "logD", "--out", tmp_path / "m"]

@@ -56,6 +56,17 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+def test_another_run_in_the_folder_is_not_overwritten(run):
+    out, _ = run
+    before = (out / "model" / "model.safetensors").read_bytes()
+    table = clean_table(ASSAY, "smiles", ["efflux"])
+    with pytest.raises(ValueError, match="already contains a run"):
+        train_table(table, out, model="process", split="random")
+    with pytest.raises(ValueError, match="seed"):
+        train_table(table, out, model="process", split="random", seed=1, resume=True)
+    assert (out / "model" / "model.safetensors").read_bytes() == before
+
+
 def test_the_model_is_the_process_that_its_training_rows_give(run):
     out, _ = run
     model, training = gx.load(out), rows_of(out / "model" / "training.csv")

@@ -14,6 +14,7 @@ from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.explainers import get_explainer
+from graphxai.explanation.kernel_account import KernelAccount, TrainingShare
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.graphormer import save_checkpoint
 from graphxai.models.process import (
@@ -128,6 +129,18 @@ def test_an_account_names_measured_molecules_and_can_be_looked_at(model, task):
     assert account.to_frame().equals(of_molecules)
 
 
+def test_an_account_without_the_list_of_its_training_molecules_names_none():
+    unnamed = TrainingShare("", "", 0.5, 0.25)
+    account = KernelAccount(output=1.25, mean=1.0, training=(unnamed,), structures=())
+    assert repr(account).endswith("from 0 structures)")
+
+
+def test_an_account_takes_the_folder_of_a_model_as_other_functions_do(model, folder):
+    loaded, by_folder = (gx.kernel_account(of, SMILES[0]) for of in (model, folder))
+    assert by_folder.training == loaded.training
+    assert by_folder.structures == loaded.structures
+
+
 def test_two_molecules_are_contrasted_and_cliffs_are_judged(model):
     contrast = gx.contrast(model, SMILES[0], "CCCc1ccccc1")
     assert contrast.account.unexplained == pytest.approx(0, abs=1e-5)
@@ -210,3 +223,8 @@ def test_a_process_and_a_mean_are_adapted_updated_and_explained(kind, tmp_path):
     again = gx.load(gx.adapt(out, more, tmp_path / "again", target_column="own"))
     assert again.process.config.carriers == len(names) + 1
     assert json.loads((out / "config.json").read_text())["base"]["path"] == str(base)
+
+
+def test_shares_say_in_one_sentence_why_they_are_shapley_values(model):
+    with pytest.warns(UserWarning, match=r"\(gx\.wrap\); shares are Shapley values from"):
+        gx.explain(model, SMILES[0], "shares")

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from rdkit import Chem
 
+from graphxai.contract.checkpoint_files import CONFIG, read_config
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.canonical_form import form_with_groups, smiles_with_groups
+from graphxai.datasets.cell_numbers import POWERS, plain_unit
 from graphxai.datasets.fingerprints import COUNTS, KINDS, Counts, similarity
 from graphxai.datasets.labels import not_understood, read_measured
+from graphxai.datasets.tables.columns import IS_LOG, header_unit
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
@@ -102,9 +105,13 @@ def adapt(
         The folder.
 
     Raises:
-        ValueError: the model has no name or path, or no task with values is measured at least five
-            times in molecules that it can read.
+        ValueError: the model has no name or path, no task with values is measured at least five
+            times in molecules that it can read, `out` contains a model that is not adapted, or
+            the header has another unit of concentration than the task.
     """
+    inside = Path(out, CONFIG)
+    if inside.exists() and "adapted" not in read_config(Path(out)).get("metadata", {}):
+        raise ValueError(f"{out} already contains another model: choose another folder.")
     adapted, named = loaded(model), _name_of(model)
     base, earlier = adapted, None
     stored = adapted.origin.metadata.get("adapted")
@@ -182,7 +189,14 @@ def _rows(
         source = column or opened.source_of(task.name, task.unit)
         if source is None:
             continue
-        cells = opened.measured(source, [task.name])[1].cells
+        plain = opened.measured(source, [task.name])[1]
+        cells, unit = plain.cells, plain.unit or header_unit(plain.name)[1]
+        is_dose = plain_unit(unit) in POWERS and not IS_LOG.search(plain.name)
+        if task.unit and is_dose and plain_unit(unit) != plain_unit(task.unit):
+            raise ValueError(
+                f"{table}: column {source!r} has values in {unit}, and the model's {task.name!r} is"
+                f" in {task.unit}: convert them, and the unit in the header."
+            )
         numbers, bounds, strange = read_measured(cells)
         for row, value in zip(values, numbers.tolist(), strict=True):
             if not np.isnan(value):
