@@ -102,6 +102,21 @@ def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, 
     assert gx.predict(model, NEW)[TASK].value > gx.predict(adapted, NEW)[TASK].value + 1
 
 
+def test_the_median_of_several_values_of_a_molecule_counts_and_is_said(tmp_path):
+    own, lines, predicted = SMILES[:8], [], []
+    first, *values = measured(own)
+    for name, of_first in (("a", [1, 5, 0]), ("b", [0, 5, 1]), ("median", [1])):
+        smiles = [own[0]] * len(of_first) + own[1:]
+        table = written(tmp_path / f"{name}.csv", smiles, [first + k for k in of_first] + values)
+        out = gx.adapt(
+            "lipophilicity", table, tmp_path / f"out {name}", target_column="logD", log=lines.append
+        )
+        predicted.append(gx.predict(gx.load(out), NEW)[TASK].value)
+    assert predicted == [predicted[-1]] * 3
+    said = "molecules measured several times with different values: 1; median taken"
+    assert sum(line.startswith(said) for line in lines) == 2
+
+
 def test_training_compounds_are_not_read_again_for_each_adaptation(adapted, tmp_path, monkeypatch):
     described, ecfp4_bits = [], fingerprints.ecfp4_bits
     for module in (fingerprints, conformal):
@@ -312,6 +327,11 @@ def test_what_cannot_be_adapted_is_refused_with_what_to_do(tmp_path):
         ValueError, match=r"3 measurements .* cannot read the first: 'xx' cannot be"
     ):
         gx.adapt("lipophilicity", unread, tmp_path / "out", target_column="logD")
+    once = written(tmp_path / "once.csv", SMILES[:1], [1])
+    with pytest.raises(ValueError, match=r"1 measurement of"):
+        gx.adapt("lipophilicity", once, tmp_path / "out", target_column="logD")
+    with pytest.raises(ValueError, match=r"'log P' is none that has values"):
+        gx.adapt("lipophilicity", table, tmp_path / "out", task="log P")
     model = gx.load("lipophilicity")
     model.origin = type(model.origin)()
     with pytest.raises(ValueError, match="give the name or path of the model"):

@@ -25,6 +25,7 @@ from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
 from graphxai.explanation.compute.models import loaded
 from graphxai.explanation.compute.predicting import predict_prepared
+from graphxai.learning.card import counted
 from graphxai.learning.conformal import Unseen, conformal_scores, nearest_of_others
 from graphxai.learning.splitting import label_text
 from graphxai.learning.teachers.forests import filled_within
@@ -60,6 +61,7 @@ class _Measurements:
             2).
         predicted: what the base says (n, tasks).
         left_out: of each row that could not be read, the reason.
+        repeated: what is said of molecules whose values differ, or "".
     """
 
     smiles: tuple[str, ...]
@@ -68,6 +70,7 @@ class _Measurements:
     bounds: FloatArray
     predicted: FloatArray
     left_out: tuple[str, ...]
+    repeated: str
 
 
 def adapt(
@@ -89,7 +92,8 @@ def adapt(
     measurement as it is predicted without itself, and the ledger has a line for each of the two. A
     cell such as ">10" is learned as a bound where a molecule has no value (see `filled_within`). A
     model that was adapted before is updated: its measurements are kept, and a newer value of a
-    molecule replaces the older one.
+    molecule replaces the older one. Of several values in one table the median counts, as in
+    training.
 
     Args:
         model: the name or path of a bundled, trained, chemprop or wrapped model ("my.py:model"), or
@@ -123,24 +127,23 @@ def adapt(
         listed = ", ".join(repr(each.name) for each in tasks)
         raise ValueError(
             f"a process is fitted to the errors of values: of the tasks {listed},"
-            f" {'none has values' if task is None else f'{task!r} is none with values'}. For"
+            f" {'none has' if task is None else f'{task!r} is none that has'} values. For"
             " classes, train a model of your own with `graphxai train`."
         )
     columns: dict[Task, str | None] = dict.fromkeys(values)
-    rows, _ = _rows(earlier, columns, "smiles") if earlier else ([], [])
+    earlier_rows, _ = _rows(earlier, columns, "smiles") if earlier else ([], [])
     if target_column:
         columns = {values[0]: target_column}
     new_rows, unread = _rows(table, columns, smiles_column)
-    rows += new_rows
-    measured = _merged(base, rows, tasks)
+    measured = _merged(base, earlier_rows, new_rows, tasks)
     counts = {t.name: int((~np.isnan(y)).sum()) for t, y in zip(tasks, measured.y.T, strict=True)}
     learned = [t.name for t in values if counts[t.name] >= FEWEST]
     if not learned:
         unreadable = [f" The model cannot read the first: {why}" for why in measured.left_out[:1]]
         raise ValueError(
-            f"{table}: {max(counts.values(), default=0)} measurements of {values[0].name!r} in"
-            f" molecules that can be read; at least {FEWEST} are needed (target_column= names the"
-            f" column).{''.join(unreadable)}"
+            f"{table}: {counted(max(counts.values(), default=0), 'measurement')} of"
+            f" {values[0].name!r} in molecules that can be read; at least {FEWEST} are needed"
+            f" (target_column= names the column).{''.join(unreadable)}"
         )
     summed, facts = _fitted(base, measured, learned)
     trained = training_set_of(base)
@@ -155,7 +158,7 @@ def adapt(
     facts |= {"adapted": named, "left_out": len(measured.left_out)}
     if measured.left_out:
         unread.append(f"rows left out, whose molecule cannot be read: {len(measured.left_out):,}")
-    facts["words"] += unread
+    facts["words"] += [*filter(None, [measured.repeated]), *unread]
     facts["summary"] = "; ".join(facts["words"])
     folder = save_sum(summed, Path(out), named, card=_card(named, facts), metadata=facts)
     write_whole(folder / FILE, csv_text(["smiles", *(t.name for t in tasks)], lines))
@@ -208,26 +211,45 @@ def _rows(
     return list(zip(written, values, strict=True)), unread
 
 
-def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]) -> _Measurements:
-    """Read each molecule as the base does. Its last value counts, or its last bound without one."""
+def _merged(
+    base: Any,
+    earlier: Sequence[tuple[str, Limits]],
+    new: Sequence[tuple[str, Limits]],
+    tasks: Sequence[Task],
+) -> _Measurements:
+    """Read each molecule as the base does.
+
+    The median of its new values counts, or else its earlier value, or its last bound without one.
+    """
     read: dict[str, tuple[Input, Input, Limits]] = {}  # with its counts, and what is known of it
+    of_table: dict[tuple[str, str], list[float]] = {}  # the new values, by molecule and task
     left_out: list[str] = []
-    with_values = [(s, v) for s, v in rows if v]
-    encoded = prepare_each(base, [smiles for smiles, _ in with_values], Exception)
-    for item, (_, values) in zip(encoded, with_values, strict=True):
+    with_values = [
+        (s, v, is_new) for is_new, rows in enumerate((earlier, new)) for s, v in rows if v
+    ]
+    encoded = prepare_each(base, [smiles for smiles, *_ in with_values], Exception)
+    for item, (_, values, is_new) in zip(encoded, with_values, strict=True):
         if isinstance(item, Exception) or item.smiles is None:
             left_out.append(str(item) if isinstance(item, Exception) else "it has no SMILES.")
             continue
         try:
-            counted = with_counts(item)
+            its_counts = with_counts(item)
         except ValueError as error:
             left_out.append(str(error))
             continue
         smiles = smiles_with_groups(form_with_groups(Chem.MolFromSmiles(item.smiles)))
-        _, _, known = read.setdefault(smiles, (item, counted, {}))
+        _, _, known = read.setdefault(smiles, (item, its_counts, {}))
         for name, (low, high) in values.items():
+            if low == high and is_new:
+                of_table.setdefault((smiles, name), []).append(low)
+                low = high = float(np.median(of_table[smiles, name]))
             if low == high or name not in known or known[name][0] != known[name][1]:
                 known[name] = low, high
+    spreads = [spread for each in of_table.values() if (spread := float(np.ptp(each))) > 0]
+    repeated = (
+        f"molecules measured several times with different values: {len(spreads):,}; median taken;"
+        f" largest difference {max(spreads, default=0):.3g}"
+    )
     unknown = -np.inf, np.inf
     limits = np.array([[each.get(t.name, unknown) for t in tasks] for *_, each in read.values()])
     limits = limits.reshape(len(read), len(tasks), 2)
@@ -235,9 +257,11 @@ def _merged(base: Any, rows: Sequence[tuple[str, Limits]], tasks: Sequence[Task]
     inputs = [(k, item) for k, (item, _, _) in enumerate(read.values())]
     predictions = dict(predict_prepared(base, inputs))
     means = [[np.nan if p.value is None else p.value for p in predictions[k]] for k, _ in inputs]
-    counts = tuple(counted for _, counted, _ in read.values())
+    counts = tuple(each for _, each, _ in read.values())
     predicted = np.array(means).reshape(y.shape)
-    return _Measurements(tuple(read), counts, y, limits, predicted, tuple(left_out))
+    return _Measurements(
+        tuple(read), counts, y, limits, predicted, tuple(left_out), repeated if spreads else ""
+    )
 
 
 def _fitted(
