@@ -4,6 +4,7 @@ A value is the core's, plus a contribution of each R-group (Free and Wilson 1964
 are fitted by ridge regression, whose penalty has the smallest error on compounds left out in turn.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from rdkit import Chem, rdBase
 from graphxai.explanation.api import OneOrMoreModels, predict
 from graphxai.explanation.compute.models import ModelPanel
 from graphxai.explanation.prediction import table_cells
+from graphxai.runtime.notices import warn
 
 from .matched_pairs import NINE_IN_TEN
 from .matching import unstable_groups
@@ -155,10 +157,17 @@ class FreeWilson:
     def empty_cells(self) -> Iterator[tuple[str, tuple[str, ...], Estimate]]:
         """Yield the SMILES and parts of every product that was not measured, and its value.
 
-        Products with an unstable group, or that RDKit cannot join, are left out.
+        Products with an unstable group, or that RDKit cannot join, are left out. A warning says if
+        there are more than `MOST_MADE` combinations.
         """
         measured = set(self.parts.values())
         choices = [[p for g, p in self.columns if g == group] for group in self.groups]
+        if (combinations := math.prod(map(len, choices))) > MOST_MADE:
+            warn(
+                f"the R-groups have {combinations:,} combinations, of which the first {MOST_MADE:,}"
+                " are made: give a core that leaves fewer groups to choose.",
+                stacklevel=3,
+            )
         with rdBase.BlockLogs():
             for parts in islice(product(*choices), MOST_MADE):
                 mol = None if parts in measured else _joined(self.core, parts)

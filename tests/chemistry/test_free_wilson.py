@@ -86,6 +86,13 @@ def test_the_empty_cells_are_the_hidden_compounds_with_their_values(values):
     assert len(matrix) == 4
 
 
+def test_products_that_are_not_made_are_told_of(values, monkeypatch):
+    fitted = gx.free_wilson(CORE, values)
+    monkeypatch.setattr("graphxai.chemistry.free_wilson.MOST_MADE", 3)
+    with pytest.warns(UserWarning, match="12 combinations, of which the first 3"):
+        assert len([*fitted.empty_cells()]) <= 3
+
+
 def test_products_are_sorted_by_the_goal(values):
     model = random_graphormer(num_layers=1)
     products = free_wilson(CORE, values, "pIC50").products(model, "pIC50 > 6 (0 at -20)")
