@@ -189,7 +189,13 @@ def activity_cliffs(
 
     Source: Maggiora 2006 (cliffs), Hussain 2010 (matched pairs), Hu 2012 (sizes).
     """
-    given, measured = list(smiles), np.asarray(values, dtype=np.float64)
+    given = list(smiles)
+    try:
+        measured = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"values must be numbers, and NaN where nothing but a bound is known: {error}."
+        ) from error
     if measured.shape != (len(given),):
         raise ValueError(f"{len(given)} molecules, but values of shape {measured.shape}.")
     if not (0 < similarity <= 1 and difference > 0):

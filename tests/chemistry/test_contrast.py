@@ -473,6 +473,8 @@ def test_rows_without_a_value_or_a_molecule_are_ignored():
     assert gx.activity_cliffs([], []) == []
     with pytest.raises(ValueError, match="2 molecules, but values of shape"):
         gx.activity_cliffs(["C", "CC"], [1.0])
+    with pytest.raises(ValueError, match=r"NaN where nothing but a bound is known: .*'>4'"):
+        gx.activity_cliffs(["C", "CC"], [1.0, ">4"])
     with pytest.raises(ValueError, match="similarity must lie in"):
         gx.activity_cliffs(["C"], [1.0], similarity=0.0)
 
