@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from rdkit import Chem
+from rdkit import Chem, rdBase
 
 from graphxai.runtime.reading import packaged_rows
 
@@ -56,11 +56,13 @@ def ionisation(molecule: Chem.Mol | str) -> Ionisation:
         molecule: an RDKit molecule or a SMILES.
 
     Raises:
-        ValueError: RDKit cannot read the SMILES.
+        ValueError: RDKit cannot read the SMILES, or the molecule has no atoms.
     """
-    mol = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
-    if mol is None:
-        raise ValueError(f"RDKit cannot read the SMILES {molecule!r}.")
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
+    if mol is None or not mol.GetNumAtoms():
+        why = "RDKit cannot read the SMILES" if mol is None else "there are no atoms in"
+        raise ValueError(f"{why} {molecule!r}.")
     mol = neutral_form(mol)
     groups: dict[int, tuple[str, str, int]] = {}
     for kind, name, pattern in _groups():

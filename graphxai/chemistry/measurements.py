@@ -139,7 +139,7 @@ class Measurements:
     racemates: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        counts = [f"{len(self.values):,} compounds"]
+        counts = [f"{len(self.values):,} compound{'s' * (len(self.values) != 1)}"]
         counts += [f"{len(self.bounds):,} only with bounds"] if self.bounds else []
         return f"Measurements({self.name}: {', '.join(counts)})"
 

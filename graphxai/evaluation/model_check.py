@@ -47,7 +47,7 @@ class MethodCheck:
         return self.applies and not self.problem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelCheck:
     """What `graphxai.check` found. As text it has about ten lines.
 
@@ -68,7 +68,7 @@ class ModelCheck:
         """What does not work, each as a sentence."""
         return [*self.problems, *(m.problem for m in self.methods.values() if m.problem)]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         checked = self.methods.values()
         working = [m for m in checked if m.works]
         names = {

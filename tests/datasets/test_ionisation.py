@@ -79,7 +79,7 @@ def test_groups_are_the_acids_and_bases_that_they_are(smiles, expected):
     assert ionisation(smiles).kind == expected
 
 
-def test_the_text_names_the_groups_and_the_card_shows_it():
+def test_the_text_names_the_groups_and_the_card_shows_it(capfd):
     warfarin = next(drug["smiles"] for drug in DRUGS if drug["name"] == "warfarin")
     assert str(ionisation(warfarin)) == f"strong acid (vinylogous acid), {IONISED}"
     morphine = next(drug["smiles"] for drug in DRUGS if drug["name"] == "morphine")
@@ -93,3 +93,6 @@ def test_the_text_names_the_groups_and_the_card_shows_it():
     assert card["ionisation"] == str(ionisation(warfarin))
     with pytest.raises(ValueError, match="RDKit cannot read the SMILES"):
         ionisation("C1CC")
+    assert not capfd.readouterr().err  # RDKit writes a line of its own
+    with pytest.raises(ValueError, match="there are no atoms in ''"):
+        ionisation("")

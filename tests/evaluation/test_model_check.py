@@ -78,6 +78,7 @@ def test_every_method_works_on_a_model_with_attention(module, graphs):
     assert found.methods["occlusion"].tier == ""
     assert found.notes["batches"] == "graphs share passes"
     assert len(str(found).splitlines()) <= 12
+    assert repr(found) == str(found)  # as Python shows it
 
 
 def test_attention_is_not_looked_for_where_there_is_none(graphs):
