@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from graphxai.contract.method_names import DEFAULT_METHOD
+from graphxai.datasets.tables.opening import SUFFIXES as TABLES
 from graphxai.runtime.options import as_in, names_in, option
 from graphxai.runtime.progress import progress_bar
 from graphxai.runtime.writing import folder_at
@@ -149,7 +150,7 @@ def explain(
         folder = Path(options.out or "results")
         if on_standard_output(folder):
             folder, computing = folder.with_suffix(""), replace(computing, pictures="none")
-        if folder.suffix.lower() in WRITABLE and not folder.is_dir():
+        if folder.suffix.lower() in (*WRITABLE, *TABLES) and not folder.is_dir():
             raise typer.BadParameter(f"--out {folder}: for a table, name a folder, not a file.")
     elif kind != "ray" and options.out is not None:
         require_out(Path(options.out), source if kind == "image" else "", WRITABLE)

@@ -468,6 +468,16 @@ def test_every_command_lists_the_existing_columns_if_one_is_missing(
     assert "its columns: 'ID', 'mol'" in error
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.xlsx", "rows.tsv"])
+def test_a_table_is_not_explained_into_a_folder_with_the_name_of_a_file(
+    run, checkpoint, table, tmp_path, name
+):
+    code, _, error = run("explain", table, "--model", checkpoint, "--out", tmp_path / name)
+    assert code == 2
+    assert "for a table, name a folder, not a file" in " ".join(error.split())
+    assert not (tmp_path / name).exists()
+
+
 def test_predictions_have_the_names_of_the_compounds(run, checkpoint, table):
     code, text, _ = run("predict", table, "--model", checkpoint, "--name-column", "name")
     assert code == 0
