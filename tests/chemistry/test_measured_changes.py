@@ -144,6 +144,22 @@ def test_a_goal_without_potency_warns_where_ring_systems_are_lost():
         gx.counterfactuals("solubility", donepezil, "> -2", keep="c1ccccc1CN1CCCCC1", **options)
 
 
+def test_lost_ring_systems_are_those_of_the_molecule_as_the_model_read_it():
+    """Neither how a molecule is drawn nor its counter-ion counts, and it stays as it was."""
+    drawn = Chem.MolFromSmiles("c1ccccc1C(=O)O")
+    Chem.Kekulize(drawn, clearAromaticFlags=True)
+    raw = Chem.MolFromSmiles("c1ccccc1C(=O)O", sanitize=False)
+    before = raw.ToBinary()
+    options = {"predictions": 40, "steps": 1, "sources": ["transformations"]}
+    for molecule in (drawn, raw):
+        with pytest.warns(UserWarning, match=r"lose a ring system .*\(benzene\)"):
+            gx.counterfactuals("solubility", molecule, "> 9", **options)
+    assert raw.ToBinary() == before
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gx.counterfactuals("solubility", "CCCN.Cc1ccc(cc1)S(=O)(=O)O", "> 9", **options)
+
+
 def test_a_search_among_measured_exchanges_alone_needs_a_table():
     options = {"n": 3, "predictions": 10, "steps": 1, "sources": ["measured"]}
     with pytest.raises(ValueError, match="needs measured="):

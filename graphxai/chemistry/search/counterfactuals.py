@@ -139,18 +139,24 @@ def counterfactuals(
                 raise
             raise Interrupted(f"after {done} neighbours", so_far()) from None
     results: Counterfactuals | ProfileCounterfactuals = so_far()
-    goals = results.profile.goals if hasattr(results, "profile") else (results.goal,)
+    if isinstance(results, ProfileCounterfactuals):
+        goals, start = results.profile.goals, results.smiles
+    else:
+        goals, start = (results.goal,), str(results.explanation.smiles)
     if not settings.keep and not any(_POTENCY.search(f"{g.of.task.name} {g.label}") for g in goals):
-        _warn_of_lost_rings(molecule, [each.smiles for each in results])
+        _warn_of_lost_rings([start, *(each.smiles for each in results)])
     return results
 
 
-def _warn_of_lost_rings(molecule: Any, suggested: Sequence[str]) -> None:
-    """Warn if suggestions lose a ring system of the molecule, which a series may be about."""
-    first = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
+def _warn_of_lost_rings(smiles: Sequence[str]) -> None:
+    """Warn if suggestions lose a ring system of the molecule, which a series may be about.
+
+    Args:
+        smiles: that of the molecule as the model read it, then those of the suggestions.
+    """
     before, *others = (
         Counter(ring_name(mol, atoms) or "ring system" for atoms in ring_systems(mol))
-        for mol in (first, *map(Chem.MolFromSmiles, suggested))
+        for mol in map(Chem.MolFromSmiles, smiles)
     )
     lost = [+(before - after) for after in others]
     if any(lost):
