@@ -169,7 +169,7 @@ def as_text(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         whole = value.is_integer() and abs(value) < 1e15
-        return str(int(value)) if whole else repr(value) if math.isfinite(value) else ""
+        return str(int(value)) if whole else repr(float(value)) if math.isfinite(value) else ""
     if isinstance(value, datetime.datetime):
         is_date = value.time() == datetime.time() and value.tzinfo is None
         return value.date().isoformat() if is_date else value.isoformat(sep=" ")

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from rdkit import Chem
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.datasets.as_given import Standardisation
@@ -160,7 +160,8 @@ class GraphormerRegressor(RegressorMixin, _GraphormerEstimator):
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the values (n,), or (n, tasks) if y had two axes."""
         rows = [[p.value for p in row.values()] for row in self._predictions(X)]
-        values = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+        tasks = len(self.model_.config.tasks)
+        values = np.array(rows, dtype=np.float64).reshape(len(rows), tasks)
         return values if self.several_ else values[:, 0]
 
 
@@ -181,18 +182,23 @@ class GraphormerClassifier(ClassifierMixin, _GraphormerEstimator):
 
         Raises:
             ImportError: the extra `train` is not installed.
-            ValueError: fewer than 20 molecules can be read, or all have one class.
+            ValueError: fewer than 20 molecules can be read, all have one class, or y has several
+                columns.
         """
         check_classification_targets(y)
-        self.classes_, numbers = np.unique(np.asarray(y), return_inverse=True)
+        self.classes_, numbers = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         self._train(X, {"y": [_class_name(k) for k in numbers.tolist()]})
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probabilities (n, classes), in the order of `classes_`."""
+        """Return the probabilities (n, classes), in the order of `classes_`.
+
+        A class of which no molecule could be read has probability 0.
+        """
         names = [_class_name(k) for k in range(len(self.classes_))]
         rows = [row["y"].probabilities for row in self._predictions(X)]
-        return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+        shares = [row.get(name, 0.0) for row in rows for name in names]
+        return np.array(shares, dtype=np.float64).reshape(len(rows), len(names))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the likeliest class of each molecule (n,)."""

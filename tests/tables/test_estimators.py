@@ -55,6 +55,8 @@ def test_values_may_be_bounds_as_for_the_command(monkeypatch):
     )
     gx.GraphormerRegressor().fit(["C", "CC", "CCC", "CCCC"], [5.5, ">7", np.nan, "<= 4"])
     assert written == {"y": ["5.5", ">7", "", "<= 4"]}
+    gx.GraphormerRegressor().fit(["C", "CC"], [np.float64(0.5), ">7"])
+    assert written == {"y": ["0.5", ">7"]}
     gx.GraphormerRegressor().fit(["C", "CC"], [[1.0, 2.0], [3.0, np.nan]])
     assert written["y1"] == ["1", "3"]
     assert written["y2"] == ["2", ""]
@@ -68,6 +70,26 @@ def test_probabilities_are_in_the_order_of_the_classes(classifier, assay):
     chosen = classifier.classes_[probabilities.argmax(1)]
     assert classifier.predict(smiles[:5]).tolist() == chosen.tolist()
     assert 0 <= classifier.score(smiles, classifier.predict(smiles)) <= 1
+
+
+def test_no_molecules_have_no_predictions(regressor, classifier):
+    assert regressor.predict([]).shape == (0,)
+    assert classifier.predict_proba([]).shape == (0, 2)
+    assert classifier.predict([]).shape == (0,)
+
+
+def test_classes_are_one_column():
+    with pytest.raises(ValueError, match="1d array"):
+        gx.GraphormerClassifier().fit(["C", "CC"], [["a", "b"], ["b", "a"]])
+
+
+def test_a_class_that_could_not_be_read_has_no_probability(monkeypatch, classifier, assay):
+    smiles, _ = assay
+    first = gx.predict(classifier.model_, smiles[:1])
+    shares = dict(list(first[0]["y"].probabilities.items())[:1])
+    fake = [{"y": type("Shares", (), {"probabilities": shares})()}]
+    monkeypatch.setattr(type(classifier), "_predictions", lambda self, X: fake)
+    assert classifier.predict_proba(smiles[:1])[0, 1] == 0
 
 
 def test_explanations_add_up_to_what_is_predicted(regressor, assay):
