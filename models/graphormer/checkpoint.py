@@ -166,15 +166,19 @@ def outlined(config: GraphormerConfig, stored: dict[str, tuple[int, ...]]) -> Gr
             raise ValueError(f"{name} is {getattr(config, name)}, too large for {WEIGHTS}.")
     # A model without memory makes PyTorch import its compiler, which takes seconds. A small model
     # with memory is made in milliseconds.
-    with torch.device("cpu" if _most_numbers(config) <= SMALL else "meta"):
-        return graphormer(config)
+    return _unfilled(config, "cpu" if _most_numbers(config) <= SMALL else "meta")
 
 
 def with_memory(outline: Graphormer) -> Graphormer:
     """Return the outlined model with memory, on the CPU."""
-    with torch.device("cpu"):
-        is_outline = outline.node_embedding.in_degree.is_meta
-        return graphormer(outline.config) if is_outline else outline
+    is_outline = outline.node_embedding.in_degree.is_meta
+    return _unfilled(outline.config, "cpu") if is_outline else outline
+
+
+def _unfilled(config: GraphormerConfig, device: str) -> Graphormer:
+    """Return a new model. Its first weights draw none of the user's random numbers."""
+    with torch.device(device), torch.random.fork_rng(devices=[]):
+        return graphormer(config)
 
 
 def _most_numbers(config: GraphormerConfig) -> int:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
 
+import graphxai as gx
 from graphxai.contract.checkpoint_files import WEIGHTS, require_shapes
 from graphxai.models.graphormer import (
     CheckpointError,
@@ -53,6 +54,13 @@ def test_a_checkpoint_survives_saving_and_loading(folder):
 def test_a_model_is_named_after_its_run(tmp_path, place, name):
     save_checkpoint(random_graphormer(), tmp_path / place)
     assert load_checkpoint(tmp_path / place).origin.name == name
+
+
+@pytest.mark.parametrize("name", ["bace", "mnist-superpixels", "tox21"])  # one and several networks
+def test_loading_a_model_leaves_the_random_numbers_of_the_user_as_they_are(name):
+    before = torch.get_rng_state().clone()
+    gx.load(name)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_names_that_do_not_fit_are_counted():
