@@ -53,8 +53,8 @@ from .structures import property_names, read_structures, record_count, records_i
 SAMPLE = 20  # rows whose cells show which column has structures
 SHOWING = 1000  # rows that show what was measured
 HEADLESS = "The first line is a molecule: write a header such as smiles,name above it."
-# Items of an SD file that are called as its first columns, and what they are called beside these
-OWN_ITEMS = {name: f"input {name}" for name in LIST_COLUMNS}
+# The columns of an SD file's items that have the names of its first columns
+COLUMN_OF_ITEM = {name: f"input {name}" for name in LIST_COLUMNS}
 
 
 class Record(NamedTuple):
@@ -301,7 +301,7 @@ def open_table(path: str | os.PathLike[str], smiles_column: str | None = None) -
         dialect = Dialect(byte_order_mark=format == "workbook")  # as Excel writes
         return Table(path, format, sheet.header.names, dialect, smiles_column, sheet=sheet)
     if format == "structures":
-        items = [OWN_ITEMS.get(name, name) for name in property_names(path)]
+        items = [COLUMN_OF_ITEM.get(name, name) for name in property_names(path)]
         return Table(path, format, (*LIST_COLUMNS, *items), DEFAULT, smiles_column)
     with opened(path) as file:
         layout = text_layout(file.read(HEAD), smiles_column)
@@ -321,14 +321,14 @@ def _is_list(path: Path, layout: TextLayout) -> bool:
 def _structure_rows(path: Path, columns: Sequence[str], with_smiles: bool) -> Iterator[Row]:
     """Yield the records of an SD file as rows. One that cannot be read has a problem."""
     _, _, *items = columns
-    own = {column: name for name, column in OWN_ITEMS.items()}
+    item_of_column = {column: name for name, column in COLUMN_OF_ITEM.items()}
     for number, record in enumerate(read_structures(path), start=1):
         try:
             smiles = record.smiles if with_smiles else ""
         except MoleculeError as error:
             yield number, (), str(error)
             continue
-        cells = (record.properties.get(own.get(name, name), "") for name in items)
+        cells = (record.properties.get(item_of_column.get(name, name), "") for name in items)
         title = record.title or record.properties.get(LIST_COLUMNS[1], "")
         yield number, (smiles, title, *cells), ""
 
