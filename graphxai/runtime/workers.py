@@ -33,6 +33,7 @@ STARTING = 6.0  # seconds until a process has torch and a model, see benchmarks/
 HEARD = 0.2  # seconds until Ctrl-C is heard that another thread received while this one waits
 SHORT = 2.0  # seconds that need no bar
 FEWEST = 16  # items of a first piece, after which one can say how long the rest takes
+GROWTH = 4  # from one piece to the next
 _AHEAD = 3  # pieces per process: one in work, one ready, one being returned
 
 Item = TypeVar("Item")
@@ -55,13 +56,13 @@ def checked_workers(workers: int) -> int:
 def pieces_of(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield items `size` at a time, the first of them in smaller pieces.
 
-    The first piece has `FEWEST` items and each further one twice as many as the one before, up to
-    `size`. So a bar knows early how long the rest takes, however slow an item is.
+    The first piece has `FEWEST` items and each further one `GROWTH` times as many as the one
+    before, up to `size`. So a bar knows early how long the rest takes, however slow an item is.
     """
     rest, count = iter(items), min(FEWEST, size)
     while piece := list(islice(rest, count)):
         yield piece
-        count = min(2 * count, size)
+        count = min(GROWTH * count, size)
 
 
 def map_in_processes(
@@ -108,7 +109,7 @@ def map_in_processes(
         if remaining * (1 - 1 / count) < STARTING or not _can_be_sent(function):
             count = 1
     if count > 1:
-        with closing(in_workers(function, source, count)) as results:
+        with closing(in_workers(function, _shared(source, left, count), count)) as results:
             yield from results
         return
     for piece in _joined(source) if remaining < SHORT else source:
@@ -133,6 +134,23 @@ def _joined(pieces: Iterable[Sequence[Item]]) -> Iterator[Sequence[Item]]:
         yield joined
     if failed is not None:
         raise failed
+
+
+def _shared(
+    pieces: Iterable[Sequence[Item]], left: int, processes: int
+) -> Iterator[Sequence[Item]]:
+    """Split the last pieces, so that no process works for long when the others have nothing left.
+
+    Args:
+        left: the number of items in all pieces, roughly.
+    """
+    for piece in pieces:
+        start = 0
+        while start < len(piece):
+            part = piece[start : start + max(FEWEST, left // (2 * processes))]
+            yield part
+            start += len(part)
+            left -= len(part)
 
 
 def _allowed(workers: int | None) -> int | None:

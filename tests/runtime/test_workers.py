@@ -306,7 +306,16 @@ def test_one_process_joins_small_pieces_of_quick_work():
 
     parts = chain.from_iterable(map_in_processes(work, pieces_of(range(500), 256), 1, 500))
     assert list(chain.from_iterable(part.result for part in parts)) == list(range(500))
-    assert sizes == [16, 32, 452]
+    assert sizes == [16, 64, 420]
+
+
+def test_the_last_pieces_are_shared_among_the_processes():
+    parts = list(chain.from_iterable(map_in_processes(len, pieces_of(range(600), 512), 2, 600)))
+    sizes = [part.result for part in parts]
+    assert sizes[:4] == [16, 64, 130, 97]
+    left = [600 - sum(sizes[:k]) for k in range(len(sizes))]
+    assert all(size <= max(16, rest // 4) for size, rest in zip(sizes, left, strict=True))
+    assert [item for part in parts for item in part.items] == list(range(600))
 
 
 def _pieces_before(items):

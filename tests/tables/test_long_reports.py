@@ -12,7 +12,7 @@ import graphxai as gx
 from graphxai.datasets.training_set import training_set_of
 from graphxai.explainers import get_explainer
 from graphxai.explanation.explanation import Explanation
-from graphxai.runtime.workers import FEWEST
+from graphxai.runtime.workers import FEWEST, GROWTH
 from graphxai.tables.report import cards as report_cards
 from graphxai.tables.report.cards import MoleculeCard
 from graphxai.tables.report.molecules import ReportRow, Spool
@@ -95,11 +95,11 @@ def test_how_long_a_table_or_a_report_takes_is_known_after_a_few_rows(model, tmp
     table, done = tmp_path / "t.csv", []
     table.write_text("\n".join(["smiles", *SMILES]))
     explain_table(model, table, tmp_path / "run", get_explainer("lrp"), progress=done.append)
-    assert done[:3] == [0, FEWEST, 2 * FEWEST]
+    assert done[:3] == [0, FEWEST, GROWTH * FEWEST]
     pieces = []
     make = report_cards._cards_of
     monkeypatch.setattr(
         report_cards, "_cards_of", lambda how, rows: pieces.append(len(rows)) or make(how, rows)
     )
     gx.report(model, table, tmp_path / "r.html", detailed=0, workers=1)
-    assert pieces == [FEWEST, 2 * FEWEST, len(SMILES) - 3 * FEWEST]
+    assert pieces == [FEWEST, GROWTH * FEWEST, len(SMILES) - (1 + GROWTH) * FEWEST]
