@@ -128,9 +128,11 @@ def with_groups_of(given: Chem.Mol, mol: Chem.Mol, atoms: Sequence[int]) -> Chem
         mol: what stands for it, in its canonical form.
         atoms: for each atom of `mol`, the number of the same atom in the molecule given.
     """
+    if not (groups_given := relative_groups(given)):
+        return mol
     place, written = {atom: k for k, atom in enumerate(atoms)}, Chem.RWMol(mol)
     groups = []
-    for kind, members in relative_groups(given):
+    for kind, members in groups_given:
         left = [place[atom] for atom in members if atom in place]
         if len(members) == 1 and left:  # either image stands for both
             written.GetAtomWithIdx(left[0]).SetChiralTag(Chem.ChiralType.CHI_TETRAHEDRAL_CW)
@@ -196,7 +198,7 @@ def smiles_with_groups(mol: Chem.Mol) -> str:
 def smiles_in_order(mol: Chem.Mol) -> tuple[str, list[int]]:
     """Return the SMILES of `smiles_with_groups`, and the atoms in its order."""
     smiles = smiles_with_groups(mol)
-    if not relative_groups(mol):
+    if " |" not in smiles:
         order = mol.GetProp("_smilesAtomOutputOrder")  # such as [1,0,2]
         return smiles, [*map(int, order.strip("[,]").split(","))]
     numbered = Chem.Mol(mol)

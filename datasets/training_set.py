@@ -50,14 +50,19 @@ class Nearness:
         word: "training compound", "unknown", or how near it is by `similarity`: "near", "edge"
             (below `EDGE`) or "far" (below `FAR`, or with an element in `unseen`).
         similarity: ECFP4 Tanimoto similarity to the nearest training compound.
-        nearest: SMILES of that compound.
+        compound: SMILES of that compound, as it stands in the training set.
         unseen: elements of the molecule that no training compound has.
     """
 
     word: Word
     similarity: float | None = None
-    nearest: str | None = None
+    compound: str | None = None
     unseen: tuple[str, ...] = ()
+
+    @property
+    def nearest(self) -> str | None:
+        """The canonical SMILES of the nearest training compound, which is made when it is read."""
+        return None if self.compound is None else _canonical(self.compound)
 
     @property
     def sentence(self) -> str:
@@ -151,12 +156,17 @@ class TrainingSet:
         """All elements of the compounds."""
         return self._compounds.elements
 
-    def nearness(self, mol: Mol, *, unchanging: bool = False) -> Nearness:
+    def nearness(
+        self, mol: Mol, *, smiles: str | None = None, unchanging: bool = False
+    ) -> Nearness:
         """Return how near a molecule is to the set.
 
         The fingerprint ignores stereochemistry. If several compounds are equally near and the
         molecule itself is one of them, it is the nearest. If the molecule is `unchanging`, other
         sets need not compute its fingerprint again.
+
+        Args:
+            smiles: a SMILES of the molecule, if there is one already.
         """
         from .canonical_form import canonical_smiles, smiles_as_read, without_labels
 
@@ -173,16 +183,17 @@ class TrainingSet:
         similarity = float(similarities[first])
         if similarity == 1:
             equals = [self.written[i] for i in np.flatnonzero(similarities == 1)]
+            if smiles in equals:
+                return Nearness("training compound", 1.0, smiles)
             # most are written and read as in their canonical form, which takes long to make
             for written in (smiles_as_read, canonical_smiles):
                 if (smiles := written(mol)) in equals or smiles in map(_canonical, equals):
                     return Nearness("training compound", 1.0, smiles)
-        nearest = _canonical(self.written[first])
         unseen = sorted(elements - self.elements)
         word: Word = (
             "far" if unseen or similarity < FAR else "edge" if similarity < EDGE else "near"
         )
-        return Nearness(word, similarity, nearest, tuple(unseen))
+        return Nearness(word, similarity, self.written[first], tuple(unseen))
 
     def most_similar(self, mol: Mol, n: int) -> tuple[str, ...]:
         """Return the n compounds most similar to a molecule, as SMILES, the nearest first."""

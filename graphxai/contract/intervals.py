@@ -92,35 +92,35 @@ class Conformal:
         fitting: list[str] = []
         for k, (name, logit) in enumerate(zip(probabilities, logits, strict=True)):
             margin = max(logits[:k] + logits[k + 1 :]) - logit
-            if margin / difficulty <= self._score(name, level):
+            if margin / difficulty <= self._quantile(name, level):
                 fitting.append(name)
         return tuple(fitting)
-
-    def _score(self, name: str, level: float) -> float:
-        """Return the score of a class as `_quantile` does, which is computed once."""
-        if (name, level) not in self._scores:
-            self._scores[name, level] = self._quantile(name, level)
-        return self._scores[name, level]
-
-    @cached_property
-    def _scores(self) -> dict[tuple[str, float], float]:
-        return {}
 
     def _quantile(self, name: str, level: float, near: float | None = None) -> float:
         """Return the score that a share `level` of new molecules does not exceed.
 
         With similarities, they are molecules about as near to the training set as `near` says.
         """
-        scores: Any = self._sorted.get(name, ())
-        if len(self.similarity) > ALIKE:
-            similarity, of_molecules = self._arrays
-            apart = np.abs(similarity - (near or 0.0))
-            edge = np.partition(apart, ALIKE - 1)[ALIKE - 1]
-            alike = apart < edge  # and the first of those at the edge
-            alike[np.flatnonzero(apart == edge)[: ALIKE - np.count_nonzero(alike)]] = True
-            scores = np.sort(of_molecules[name][alike])
-        rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # the new molecule counts as well
-        return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+        asked = name, level, near
+        if asked not in self._quantiles:  # many molecules of a table are equally near
+            has_groups = len(self.similarity) > ALIKE
+            scores = self._alike(name, near or 0.0) if has_groups else self._sorted.get(name, ())
+            rank = math.ceil(level * (len(scores) + 1) - 1e-9)  # the new molecule counts as well
+            self._quantiles[asked] = float(scores[rank - 1]) if rank <= len(scores) else math.inf
+        return self._quantiles[asked]
+
+    @cached_property
+    def _quantiles(self) -> dict[tuple[str, float, float | None], float]:
+        return {}
+
+    def _alike(self, name: str, near: float) -> FloatArray:
+        """Return the scores of the `ALIKE` molecules whose similarity is next to `near`, sorted."""
+        similarity, of_molecules = self._arrays
+        apart = np.abs(similarity - near)
+        edge = np.partition(apart, ALIKE - 1)[ALIKE - 1]
+        alike = apart < edge  # and the first of those at the edge
+        alike[np.flatnonzero(apart == edge)[: ALIKE - np.count_nonzero(alike)]] = True
+        return np.sort(of_molecules[name][alike])
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, dict[str, FloatArray]]:

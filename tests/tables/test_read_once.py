@@ -6,7 +6,7 @@ import pytest
 from rdkit import Chem
 
 import graphxai as gx
-from graphxai.contract.intervals import Conformal
+from graphxai.contract.intervals import ALIKE, VALUES, Conformal
 from graphxai.datasets import fingerprints, molecules, training_set
 from graphxai.explanation import prediction
 from graphxai.explanation.compute import models as loading
@@ -95,7 +95,8 @@ def test_structures_and_fingerprints_are_computed_once_and_models_are_kept(calls
 @pytest.mark.parametrize("model", ["bace", "lipophilicity", "tox21"])
 @pytest.mark.parametrize("batch", [PredictBatch, ExplainBatch])
 def test_a_row_is_parsed_once_and_computes_nothing_that_all_rows_share(batch, model, monkeypatch):
-    batch(model)(SIZES, range(4))  # which keeps the nearest compounds
+    batch(model)(SIZES, range(4))
+    training_set._canonical.cache_clear()  # the nearest compounds, of which no row shows one
     of_all = (StructureEncoding, "__post_init__"), (prediction, "property_columns")
     made = _counted(monkeypatch, (Chem, "MolFromSmiles"), *of_all, (Ledger, "to_dict"))
     batch(model)(SIZES[:1], [0])
@@ -107,12 +108,31 @@ def test_a_row_is_parsed_once_and_computes_nothing_that_all_rows_share(batch, mo
     assert made == of_one
 
 
-def test_the_score_of_a_class_is_looked_up_once_for_all_rows(monkeypatch):
+def test_no_smiles_is_written_to_know_a_training_compound_by_its_own(monkeypatch):
+    training = training_set.training_set_of(gx.load("bace"))
+    smiles = training.written[0]
+    mol = Chem.MolFromSmiles(smiles)
+    assert training.nearness(mol) == training.nearness(mol, smiles=smiles)
+    made = _counted(monkeypatch, (Chem, "MolToSmiles"))
+    assert training.nearness(mol, smiles=smiles).word == "training compound"
+    assert not made
+
+
+def test_the_score_of_a_class_is_looked_up_once_for_all_rows():
     conformal = Conformal({"a": [0.1, 0.3, 0.2], "b": [0.5]})
-    made = _counted(monkeypatch, (Conformal, "_quantile"))
     sets = [conformal.classes({"a": share, "b": 1 - share}, 0.5, 0.5) for share in (0.5, 0.6, 0.9)]
     assert sets == [("a", "b"), ("a", "b"), ("a",)]
-    assert made["_quantile"] == 2
+    assert conformal._quantiles == {("a", 0.5, None): 0.2, ("b", 0.5, None): 0.5}
+
+
+def test_rows_that_are_equally_near_look_up_their_score_once(monkeypatch):
+    errors = [k / 1000 for k in range(2 * ALIKE)]
+    conformal = Conformal({VALUES: errors}, similarity=errors)
+    made = _counted(monkeypatch, (Conformal, "_alike"))
+    ends = [conformal.interval(0.0, near)[1] for near in (0.0, 0.3, 0.0, 0.3)]
+    assert ends[:2] == ends[2:]
+    assert ends[0] < ends[1]
+    assert made["_alike"] == 2
 
 
 def test_models_that_read_in_different_ways_read_for_themselves(featurised):

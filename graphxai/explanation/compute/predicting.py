@@ -259,9 +259,10 @@ def _nearness(
     from rdkit import rdBase
 
     at_hand = None if read is None else read()
+    smiles = molecule if isinstance(molecule, str) else None
     with rdBase.BlockLogs():
-        if at_hand is None and isinstance(molecule, str):
-            at_hand = read_again(molecule)
+        if at_hand is None and smiles is not None:
+            at_hand = read_again(smiles)
         if at_hand is not None:
-            return training.nearness(at_hand, unchanging=True)
+            return training.nearness(at_hand, smiles=smiles, unchanging=True)
         return training.nearness(molecule)
