@@ -209,8 +209,12 @@ class NodePairEntries:
 
     def inside(self, weights: Tensor) -> Tensor:
         """Take the entries (E, H) from weights, and divide them if that happens later."""
-        taken = weights.take(self.index)
+        taken = weights.flatten()[self.index]
         return taken if self.divisor is None else taken / self.divisor
+
+    def put_into(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Return weights with other values in place of the entries (E, H)."""
+        return weights.flatten().index_put((self.index,), values).view_as(weights)
 
     def summed(self, inside: Tensor, *shape: int) -> Tensor:
         """Put entries (E, H) into (B, H, Q, T), and add parallel edges.
@@ -310,7 +314,7 @@ def exposed_attention(
         used = used * share
     if entries.divisor is not None:
         used = used * entries.divisor
-    return attention, weights.put(entries.index, used)
+    return attention, entries.put_into(weights, used)
 
 
 def shares_of_parallel(
@@ -335,7 +339,7 @@ def graphs_and_heads(weights: Tensor, entries: NodePairEntries) -> tuple[Tensor,
     graph = entries.positions[0][:, None].expand(-1, heads)
     head = torch.arange(heads, device=weights.device).expand(count, -1)
     parts = (graph, head, torch.ones_like(head))
-    graph, head, inside = (outside.put(entries.index, part) for part in parts)
+    graph, head, inside = (entries.put_into(outside, part) for part in parts)
     return graph, head, inside
 
 

@@ -250,12 +250,12 @@ class PositiveContext:
             def to_weights(relevance: Tensor) -> tuple[Tensor, ...]:
                 of_entries = relevance.permute(0, 2, 3, 1)[entries.positions]
                 of_entries = of_entries if share is None else of_entries * share
-                return (zeros.put(entries.index, of_entries),)
+                return (entries.put_into(zeros, of_entries),)
 
             def to_attention(relevance: Tensor) -> tuple[Tensor, ...]:
-                of_entries = relevance.take(entries.index)
+                of_entries = relevance.flatten()[entries.index]
                 of_attention = entries.summed(of_entries, len(attention), *attention.shape[2:])
-                return of_attention, relevance.put(entries.index, torch.zeros_like(of_entries))
+                return of_attention, entries.put_into(relevance, torch.zeros_like(of_entries))
 
             if not leaf:
                 attention = with_backward_rule(attention, to_weights, weights)
