@@ -34,6 +34,7 @@ from graphxai.models.graphormer import (
     read_weights,
 )
 from graphxai.runtime.extras import missing_extra
+from graphxai.runtime.randomness import callers_state_kept
 from graphxai.runtime.writing import folder_at, write_whole
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class FitResult:
     loss: float = float("nan")
 
 
+@callers_state_kept()
 def fit(
     model: Graphormer,
     train: Sequence[Data],
@@ -254,6 +256,7 @@ def molecule_config(tasks: Sequence[Task], **changes: Any) -> GraphormerConfig:
     return GraphormerConfig(tuple(tasks), **(values | changes))
 
 
+@callers_state_kept()
 def finetune(
     source: Source,
     out: str | Path,

@@ -242,8 +242,7 @@ class Refitting:
             progress=sys.stderr.isatty() if progress is None else progress,
         )
         learner = copy.deepcopy(self.model)
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-            fit(learner, graphs, [], settings, folder)
+        fit(learner, graphs, [], settings, folder)
         return learner.to(device)
 
 

@@ -33,6 +33,7 @@ from graphxai.learning.training import LearnedModel, Log, RunSource
 from graphxai.models.graphormer import Ensemble, load_model, save_checkpoint, save_ensemble
 from graphxai.models.process import KernelProcess, SummedModel, mean_of, save_process, save_sum
 from graphxai.runtime.options import literal, with_options
+from graphxai.runtime.randomness import callers_state_kept
 from graphxai.runtime.writing import csv_text, folder_at, json_text, write_whole
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 REPLICATES = "replicates.json"
 
 
+@callers_state_kept()
 def train_table(
     table: CleanTable,
     out: str | Path,
@@ -146,6 +148,7 @@ def _better_of_two(
     return out / trained.name
 
 
+@callers_state_kept()
 def train(
     dataset: Iterable[Data] | Data | str | Path,
     out: str | Path = "runs/graphs",
@@ -214,6 +217,7 @@ def train(
     return _run(split_graphs(dataset, task, settings, name), Path(out), command, log)[0]
 
 
+@callers_state_kept()
 def train_replicates(
     data: CleanTable | Iterable[Data] | Data | str | Path,
     out: str | Path,

@@ -1,16 +1,19 @@
-"""Give all recorded passes of an explanation the same random numbers, as where dropout is on.
+"""Leave the random numbers of the user's process as they are.
 
-Once such a pass has drawn random numbers, all further ones of that explanation start from the same
-state of PyTorch's generator, so that they all run the same network. Passes that only compare
-outputs, as those of occlusion, are not recorded: each graph of a batch has other numbers there, and
-a warning says so.
+All recorded passes of an explanation have the same random numbers, as where dropout is on. Once
+such a pass has drawn some, all further ones of that explanation start from the same state of
+PyTorch's generator, so that they all run the same network. Passes that only compare outputs, as
+those of occlusion, are not recorded: each graph of a batch has other numbers there, and a warning
+says so.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +32,25 @@ ALWAYS = {
 # The positions of the probability of dropout among the arguments.
 ATTENTION = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
 DRAWING = IN_TRAINING | ALWAYS | set(ATTENTION)
+
+
+@contextmanager
+def callers_state_kept() -> Iterator[None]:
+    """Train within the block: weights are floats and have gradients, whatever the caller has set.
+
+    Afterwards the random numbers of PyTorch, NumPy and Python go on as they did before, and so do
+    the default precision and whether gradients are computed.
+    """
+    state, of_numpy, precision = random.getstate(), np.random.get_state(), torch.get_default_dtype()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad():
+            torch.set_default_dtype(torch.float32)
+            yield
+    finally:
+        torch.set_default_dtype(precision)
+        random.setstate(state)
+        np.random.set_state(of_numpy)
 
 
 @dataclass(eq=False)

@@ -7,7 +7,6 @@ probability over six random thresholds.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from graphxai.contract.tasks import Task, TaskSet
 from graphxai.runtime.device import one_thread
 from graphxai.runtime.notices import warn
 from graphxai.runtime.progress import Progress, progress_bar
+from graphxai.runtime.randomness import callers_state_kept
 
 from ..base import Explainer
 from ..path_marginals import PathMarginals
@@ -70,6 +70,7 @@ class _TaughtBatch:
         return len(self.batch)
 
 
+@callers_state_kept()
 def fit_explainer(
     model: ExplainableModel,
     graphs: Any,
@@ -120,7 +121,8 @@ def fit_explainer(
     begun = time.process_time()
     total = len(measured) + (1 + epochs) * len(learned)
     bar = progress_bar("fitting the explainer", total, show=progress)
-    with explaining(model), one_thread(), _seeded(seed, model), bar as advance:
+    with explaining(model), one_thread(), bar as advance:
+        torch.manual_seed(seed)
 
         def teach(items: list[Input], teacher: Explainer | None) -> list[_TaughtBatch]:
             return [
@@ -193,16 +195,6 @@ def divided_graphs(
             " better a thousand."
         )
     return [usable[k] for k in order[:count]], [usable[k] for k in order[count:]]
-
-
-@contextmanager
-def _seeded(seed: int, model: ExplainableModel) -> Iterator[None]:
-    """Draw PyTorch's random numbers from the seed within the block."""
-    weights: Any = model
-    device: torch.device = next(weights.parameters()).device
-    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-        torch.manual_seed(seed)
-        yield
 
 
 def _batches(model: ExplainableModel, items: list[Input]) -> Iterator[Any]:

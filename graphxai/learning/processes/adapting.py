@@ -41,6 +41,7 @@ from graphxai.models.process import (
     with_counts,
 )
 from graphxai.models.process.sum import COUNTED
+from graphxai.runtime.randomness import callers_state_kept
 from graphxai.runtime.writing import csv_text, write_whole
 
 NOISE = 0.2  # ratio of measurement variance to process variance; residuals are mostly noise
@@ -73,6 +74,7 @@ class _Measurements:
     repeated: str
 
 
+@callers_state_kept()
 def adapt(
     model: Any,
     table: str | os.PathLike[str],

@@ -40,6 +40,7 @@ from graphxai.learning.teachers.forests import Forest
 from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import save_checkpoint, set_standardisation
 from graphxai.runtime.options import with_options
+from graphxai.runtime.randomness import callers_state_kept
 from graphxai.runtime.writing import write_whole
 
 STANDARDISED: Standardisation = "parent"
@@ -72,6 +73,7 @@ def bace_tasks(graphs: list[Data], split: Split) -> tuple[Task, Task]:
     )
 
 
+@callers_state_kept()
 def train_bace(
     out: str | os.PathLike[str],
     *,

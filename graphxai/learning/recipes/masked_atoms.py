@@ -16,6 +16,7 @@ from graphxai.models.graphormer import Ensemble, Graphormer, GraphormerConfig, c
 from graphxai.models.graphormer.masked_atoms import MaskedAtoms, Network, small_config
 from graphxai.runtime.device import one_thread
 from graphxai.runtime.progress import Progress, progress_bar
+from graphxai.runtime.randomness import callers_state_kept
 
 BATCH = 32
 RATE, WEIGHT_DECAY = 2e-3, 0.01
@@ -83,6 +84,7 @@ def _logits_and_types(network: Network, batch: GraphBatch, hidden: Tensor) -> tu
     return logits, torch.where(same.any(-1), same.long().argmax(-1), -100)
 
 
+@callers_state_kept()
 def fit_masked_atoms(
     model: Model,
     graphs: Any,
@@ -134,12 +136,7 @@ def fit_masked_atoms(
     )
     begun = time.process_time()
     bar = progress_bar("fitting the masked atoms", epochs * len(learned), show=progress)
-    with (
-        torch.random.fork_rng(devices=[]),
-        torch.inference_mode(False),
-        one_thread(),
-        bar as advance,
-    ):
+    with one_thread(), bar as advance:
         torch.manual_seed(seed)
         network = _trained(model.config, learned, epochs, seed, advance)
         scores = accuracy(network, measured, seed) if measured else {}

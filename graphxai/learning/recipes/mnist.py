@@ -39,6 +39,7 @@ from graphxai.models.graphormer import (
 )
 from graphxai.runtime.options import call_of, changes, with_options, written
 from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.randomness import callers_state_kept
 
 RECIPE = TrainingSettings(
     epochs=DIGIT_EPOCHS, weight_decay=0.02, warmup=0.05, ema_decay=0.999, label_smoothing=0.05
@@ -65,6 +66,7 @@ def mnist_config(**changes: Any) -> GraphormerConfig:
     return GraphormerConfig(**{**values, **changes})
 
 
+@callers_state_kept()
 def train_mnist(
     out: str | os.PathLike[str],
     *,

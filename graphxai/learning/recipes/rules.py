@@ -43,6 +43,7 @@ from graphxai.models.graphormer import (
     save_checkpoint,
 )
 from graphxai.runtime.options import literal, with_options
+from graphxai.runtime.randomness import callers_state_kept
 
 FROM_SCRATCH = TrainingSettings(epochs=20, batch_size=32, learning_rate=1e-3, ema_decay=0.99)
 FROM_WEIGHTS = replace(FROM_SCRATCH, epochs=10, learning_rate=3e-4, head_learning_rate=1e-3)
@@ -66,6 +67,7 @@ def rule_tasks(
     return standardised(tasks, labels[list(split.train)].astype(np.float64))
 
 
+@callers_state_kept()
 def train_rule(
     out: str | os.PathLike[str],
     rule: str | RuleTask,
