@@ -244,7 +244,7 @@ def random_coalitions(n: int, count: int) -> Tensor:
     """
     generator = torch.Generator().manual_seed(n)
     sizes = torch.randint(n + 1, (count - count // 2, 1), generator=generator)
-    places = torch.rand(count, n, generator=generator).argsort(-1)
+    places = torch.rand(count, n, generator=generator, dtype=torch.float).argsort(-1)
     return places < sizes.repeat_interleave(2, dim=0)[:count]
 
 

@@ -329,7 +329,7 @@ class NoisyModel:
         for b, n in enumerate(batch.num_nodes.tolist()):
             nodes = tokens[b, 1 : n + 1]
             generator = torch.Generator().manual_seed(self._seed * 100_003 + n)
-            draw = torch.randn(nodes.shape, generator=generator).to(nodes)
+            draw = torch.randn(nodes.shape, generator=generator, dtype=torch.float).to(nodes)
             size = nodes.detach().square().mean().sqrt()
             noisy[b, 1 : n + 1] = nodes + NOISE * size * draw
         return noisy

@@ -43,7 +43,7 @@ class Random(Explainer):
         scores = outputs.new_zeros(len(batch), batch.mask.shape[1] + 1)
         for b, n in enumerate(batch.num_nodes.tolist()):
             generator = self.generator or generator_of_graph(self.seed, batch, b)
-            scores[b, 1 : n + 1] = torch.randn(n, generator=generator).to(scores)
+            scores[b, 1 : n + 1] = torch.randn(n, generator=generator, dtype=torch.float).to(scores)
         return scored(scores, batch, outputs, target.resolve(model.config, outputs))
 
 

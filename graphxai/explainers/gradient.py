@@ -270,7 +270,7 @@ class SmoothGrad(Explainer):
         noisy = tokens.clone()
         for row, generator in enumerate(generators):
             nodes = noisy[row, 1 : int(batch.num_nodes[row]) + 1]  # (n, D)
-            drawn = torch.randn(nodes.shape, generator=generator).to(nodes)
+            drawn = torch.randn(nodes.shape, generator=generator, dtype=torch.float).to(nodes)
             if len(nodes):
                 nodes += self.noise * nodes.std(correction=0) * drawn
         return noisy

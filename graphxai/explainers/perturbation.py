@@ -248,7 +248,7 @@ class GnnExplainer(Explainer):
         start = torch.zeros(batch.mask.shape)
         for b, n in enumerate(batch.num_nodes.tolist()):
             generator = generator_of_graph(self.seed, batch, b)
-            start[b, :n] = SPREAD * torch.randn(n, generator=generator)
+            start[b, :n] = SPREAD * torch.randn(n, generator=generator, dtype=torch.float)
         if like.dtype not in (torch.float32, torch.float64):  # Adam would divide by zero
             return start.to(like.device)
         return start.to(like)

@@ -1,4 +1,4 @@
-"""Methods run, with the same result, where PyTorch is told to use deterministic algorithms."""
+"""Methods have the same result under deterministic algorithms and another default precision."""
 
 import pytest
 import torch
@@ -45,3 +45,14 @@ def test_a_method_is_the_same_with_deterministic_algorithms(method, model):
         assert relevance() == expected
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("method", [name for name in REGISTRY if name != "kernel"])
+def test_a_method_draws_the_same_numbers_with_another_default_precision(method):
+    model = gx.load("bace")
+    expected = gx.explain(model, "CCN(C)C=O", method=method).relevance.tolist()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert gx.explain(model, "CCN(C)C=O", method=method).relevance.tolist() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

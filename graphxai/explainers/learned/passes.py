@@ -97,7 +97,7 @@ def node_features(
 
 def _of_graph(mask: Tensor, v: Tensor, size: Tensor) -> Tensor:
     """Return the features of a graph at each of its nodes (B, N, 3), given v (B,) and size."""
-    parts = (mask.sum(-1, keepdim=True) / TYPICAL_SIZE, v[:, None].asinh(), size.log())
+    parts = (mask.sum(-1, keepdim=True).to(v) / TYPICAL_SIZE, v[:, None].asinh(), size.log())
     return torch.cat(parts, dim=1)[:, None].expand(-1, mask.shape[1], -1)
 
 
