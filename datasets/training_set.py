@@ -64,6 +64,11 @@ class Nearness:
         """The canonical SMILES of the nearest training compound, which is made when it is read."""
         return None if self.compound is None else _canonical(self.compound)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, with the SMILES of `nearest`."""
+        parts = {"word": self.word, "similarity": self.similarity, "nearest": self.nearest}
+        return parts | {"unseen": list(self.unseen)}
+
     @property
     def sentence(self) -> str:
         """The nearness as text."""

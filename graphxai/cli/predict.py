@@ -166,7 +166,7 @@ def _note(models: "list[Model]", smiles: str | Path) -> str:
 def _as_answer(prediction: "Prediction", note: str) -> dict[str, Any]:
     """Return a prediction with its note and how near the molecule is to the training set."""
     near = prediction.nearness
-    of_set = {"training_set": None if near is None else asdict(near)}
+    of_set = {"training_set": None if near is None else near.to_dict()}
     return prediction.to_dict() | ({"note": note} if note else {}) | of_set
 
 

@@ -1,7 +1,7 @@
 """An explanation of one graph, which becomes a picture, a page, a table or a file."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,7 +212,7 @@ class Explanation(ExplainedGraph, Result):
             "method": self.method,
             "target": self.target,
             "predictions": [p.to_dict() for p in self.predictions],
-            "training_set": None if self.nearness is None else asdict(self.nearness),
+            "training_set": None if self.nearness is None else self.nearness.to_dict(),
             "relevance": self.relevance.tolist(),
             "spread": None if self.spread is None else self.spread.tolist(),
             **({} if self.members is None else {"members": self.members.tolist()}),
