@@ -147,7 +147,8 @@ def _shared(
     for piece in pieces:
         start = 0
         while start < len(piece):
-            part = piece[start : start + max(FEWEST, left // (2 * processes))]
+            size = max(FEWEST, left // (2 * processes)) if left > 0 else len(piece)
+            part = piece[start : start + size]
             yield part
             start += len(part)
             left -= len(part)

@@ -318,6 +318,11 @@ def test_the_last_pieces_are_shared_among_the_processes():
     assert [item for part in parts for item in part.items] == list(range(600))
 
 
+def test_pieces_stay_whole_where_there_are_more_items_than_expected():
+    parts = chain.from_iterable(map_in_processes(len, pieces_of(range(600), 512), 2, 50))
+    assert [part.result for part in parts] == [16, 16, 16, 16, 16, 256, 264]
+
+
 def _pieces_before(items):
     """Yield pieces of 16, 32 and 52 items, and then the error of the 101st."""
     for size in (16, 32, 52, 64):
