@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 import graphxai as gx
 from graphxai.explainers.learned.train import fit_explainer
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.recipes.masked_atoms import fit_masked_atoms
 
 SMILES = ["C" * k + end for k in range(1, 16) for end in ("O", "N", "c1ccccc1", "C(=O)O")]
 
@@ -73,3 +74,10 @@ def test_the_random_numbers_of_the_caller_go_on(train, table, tmp_path):
 def test_training_has_gradients_and_floats_whatever_its_caller_has(train, state, table, tmp_path):
     with state():
         train(table, tmp_path / "run")
+
+
+@pytest.mark.parametrize("fit", [fit_explainer, fit_masked_atoms])
+def test_a_warning_of_graphs_left_out_names_the_line_of_the_caller(fit):
+    with pytest.warns(UserWarning, match="1 of 61 graphs were left out") as caught:
+        fit(gx.load("bace"), [*SMILES, "C1CC"], epochs=1, progress=False)
+    assert caught[0].filename == __file__

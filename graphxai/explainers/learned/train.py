@@ -185,7 +185,7 @@ def divided_graphs(
     if errors:
         (k, first), total = errors[0], len(prepared)
         text = f"{len(errors)} of {total} graphs were left out; the first, number {k}: {first}"
-        warn(text, stacklevel=3)
+        warn(text, stacklevel=4)
     usable = [graph for graph in prepared if isinstance(graph, Input)]
     order = torch.randperm(len(usable), generator=generator).tolist()
     count = min(round(held_out * len(usable)), len(usable) if most is None else most)
