@@ -161,17 +161,13 @@ class TrainingSet:
         """All elements of the compounds."""
         return self._compounds.elements
 
-    def nearness(
-        self, mol: Mol, *, smiles: str | None = None, unchanging: bool = False
-    ) -> Nearness:
+    def nearness(self, mol: Mol, *, smiles: str = "", unchanging: bool = False) -> Nearness:
         """Return how near a molecule is to the set.
 
         The fingerprint ignores stereochemistry. If several compounds are equally near and the
         molecule itself is one of them, it is the nearest. If the molecule is `unchanging`, other
-        sets need not compute its fingerprint again.
-
-        Args:
-            smiles: a SMILES of the molecule, if there is one already.
+        sets need not compute its fingerprint again. A `smiles` of it, if there is one already,
+        saves writing one.
         """
         from .canonical_form import canonical_smiles, smiles_as_read, without_labels
 

@@ -114,7 +114,7 @@ class Conformal:
         return {}
 
     def _alike(self, name: str, near: float) -> FloatArray:
-        """Return the scores of the `ALIKE` molecules whose similarity is next to `near`, sorted."""
+        """Return the sorted scores of the `ALIKE` molecules whose similarity is next to `near`."""
         similarity, of_molecules = self._arrays
         apart = np.abs(similarity - near)
         edge = np.partition(apart, ALIKE - 1)[ALIKE - 1]

@@ -76,6 +76,18 @@ def test_training_has_gradients_and_floats_whatever_its_caller_has(train, state,
         train(table, tmp_path / "run")
 
 
+@pytest.mark.parametrize("train", [network, graphs])
+def test_weights_do_not_depend_on_the_random_numbers_of_the_caller(train, table, tmp_path):
+    weights = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        train(table, tmp_path / str(seed))
+        weights.append((tmp_path / str(seed) / "model" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
 @pytest.mark.parametrize("fit", [fit_explainer, fit_masked_atoms])
 def test_a_warning_of_graphs_left_out_names_the_line_of_the_caller(fit):
     with pytest.warns(UserWarning, match="1 of 61 graphs were left out") as caught:

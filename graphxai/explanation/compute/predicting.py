@@ -259,9 +259,9 @@ def _nearness(
     from rdkit import rdBase
 
     at_hand = None if read is None else read()
-    smiles = molecule if isinstance(molecule, str) else None
+    smiles = molecule if isinstance(molecule, str) else ""
     with rdBase.BlockLogs():
-        if at_hand is None and smiles is not None:
+        if at_hand is None and smiles:
             at_hand = read_again(smiles)
         if at_hand is not None:
             return training.nearness(at_hand, smiles=smiles, unchanging=True)
