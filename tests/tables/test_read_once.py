@@ -1,6 +1,10 @@
 """A panel of models reads each molecule once, and predicts what each model predicts alone."""
 
+import gc
+import sys
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rdkit import Chem
@@ -25,6 +29,7 @@ SIZES = (  # of 11, 22, 34 and 70 atoms
     *("CCOC(=O)" + "CC(=O)N" * 7 + "C", "CC(=O)N" * 17 + "CC"),
 )
 NUMBERS = list(range(len(SMILES)))
+LIBRARY = f"{Path(gx.__file__).parent}/"
 
 
 @pytest.fixture
@@ -106,6 +111,72 @@ def test_a_row_is_parsed_once_and_computes_nothing_that_all_rows_share(batch, mo
     batch(model)(SIZES, range(4))
     assert made.pop("MolFromSmiles") == 4
     assert made == of_one
+
+
+CALLS_OF_ROWS = (  # the most calls of our own functions that a row may take
+    *((PredictBatch, "bace", 205), (PredictBatch, "lipophilicity", 190)),
+    *((PredictBatch, "tox21", 500), (ExplainBatch, "bace", 300)),
+    *((ExplainBatch, "lipophilicity", 285), (ExplainBatch, "tox21", 570)),
+)
+
+
+@pytest.mark.parametrize(("batch", "model", "most"), CALLS_OF_ROWS)
+def test_a_row_takes_few_calls(batch, model, most):
+    work = batch(model)
+    smiles = _spellings(8)
+    work(smiles, range(32))
+    of_one = _own_calls(lambda: work(smiles[:1], [0]))
+    of_all = _own_calls(lambda: work(smiles, range(32)))
+    assert of_all - of_one < 31 * most
+
+
+@pytest.mark.parametrize(("batch", "most"), [(PredictBatch, 30), (ExplainBatch, 30)])
+def test_a_row_keeps_few_objects(batch, most):
+    work = batch("bace")
+    smiles = _spellings(8)
+    for _ in range(2):
+        work(smiles, range(32))
+    gc.collect()
+    before = sys.getallocatedblocks()
+    rows = work(smiles, range(32))
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 32 * most
+    assert len(rows) == 32
+
+
+@pytest.mark.parametrize(("function", "most"), [(gx.predict, 750), (gx.explain, 985)])
+def test_one_molecule_takes_few_calls(function, most):
+    model = gx.load("bace")
+    for _ in range(2):
+        function(model, SIZES[1])
+    assert _own_calls(lambda: function(model, SIZES[1])) < most
+
+
+def _spellings(count: int) -> list[str]:
+    """Return molecules of four sizes, each in this many spellings."""
+    mols = [Chem.MolFromSmiles(smiles) for smiles in SIZES]
+    return [
+        spelling
+        for mol in mols
+        for spelling in Chem.MolToRandomSmilesVect(mol, count, randomSeed=1)
+    ]
+
+
+def _own_calls(run: Callable[[], object]) -> int:
+    """Return how many functions of the library are called in a run."""
+    made = 0
+
+    def count(frame, event, _):
+        nonlocal made
+        if event == "call" and frame.f_code.co_filename.startswith(LIBRARY):
+            made += 1
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return made
 
 
 def test_no_smiles_is_written_to_know_a_training_compound_by_its_own(monkeypatch):
