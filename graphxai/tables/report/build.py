@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -177,7 +177,7 @@ def report(
         level = content["trust"]["level"] if content else record["level"]
         record |= {"level": level, "full": content.get("full")}
     compared = tasks if several else {explained: tasks[explained]}
-    notes = _notes(first, len(cards), explained, source, compared)
+    notes = _notes(panel.models if several else [first], len(cards), explained, source, compared)
     for note in notes:
         warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
@@ -201,11 +201,16 @@ def report(
 
 
 def _notes(
-    model: Model, count: int, explained: str, source: ReportSource, tasks: Mapping[str, Task]
+    models: Sequence[Model],
+    count: int,
+    explained: str,
+    source: ReportSource,
+    tasks: Mapping[str, Task],
 ) -> list[str]:
     """Return what the page and warnings say about odd measured values and useless intervals.
 
     Args:
+        models: those that the page shows, the first of which explains.
         tasks: the tasks of which measured values are shown, by name.
     """
     measured = source.measured
@@ -214,9 +219,10 @@ def _notes(
         for name, task in tasks.items()
         if (values := measured.values.get(name))
     ]
-    unshown = [task for task in model.config.tasks if task.name not in tasks]
+    unshown = [task for task in models[0].config.tasks if task.name not in tasks]
     notes = (*measured.notes, *doubts, note_on_other_tasks(measured, unshown, explained))
-    guesses = uninformative(model.origin.metadata.get("coverage"))
+    coverages = [model.origin.metadata.get("coverage") for model in models]
+    guesses = chain.from_iterable(map(uninformative, coverages))
     size = (
         f"This page shows {count:,} of up to {LARGEST_TABLE:,} molecules. With more"
         f" than {SMOOTH:,} it scrolls slowly, has no map, and looks for cliffs in the first"
