@@ -235,7 +235,7 @@ class TableSource(RunSource):
             rows.append([table.rows[k], smiles, *self.label_cells(k)])
         return rows
 
-    def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
+    def files(self) -> dict[str, str]:
         """Return the training molecules, and those held out."""
         canonical, parts = self.table.canonical, self.parts
         header, *rows = self.rows(parts.train, canonical=True)

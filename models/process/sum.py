@@ -340,7 +340,13 @@ def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
         raise CheckpointError(f"{place}: 'base' or 'factor' does not say what is added.")
     path = str(of_base["path"])
     inside = folder / path  # a mean has its network in its folder
-    base = load(str(inside) if inside.is_dir() else path)
+    try:
+        base = load(str(inside) if inside.is_dir() else path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{place}: the base {path!r}, which this model adds to, cannot be loaded: {error} Put"
+            " it back, or write its new place as 'path' of 'base' in this file."
+        ) from error
     if weights_hash(base) != of_base["sha256"]:
         raise CheckpointError(
             f"{place}: {path} has other weights than when this model was made from it: adapt it"
