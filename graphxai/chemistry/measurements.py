@@ -209,7 +209,7 @@ class Measurements:
         rows = [(smiles, _text(cell)) for smiles, cell in pairs]
         cells = [cell for _, cell in rows]
         values, limits, strange = read_measured(cells)
-        sided = {b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}" for b in limits}
+        sided = {bound.position: str(bound) for bound in limits}
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
         texts = [rows[k][0] for k in used]
         compounds = compounds_of(texts, standardise)

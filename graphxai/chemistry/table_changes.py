@@ -116,11 +116,13 @@ class TableChanges(Sequence[MeasuredExchange]):
         name: the name of the measured value.
         exchanges: the exchanges.
         compounds: how many compounds were compared.
+        bounded: how many were not, of which only a bound such as ">10" is known.
     """
 
     name: str
     exchanges: tuple[MeasuredExchange, ...]
     compounds: int
+    bounded: int = 0
 
     def __len__(self) -> int:
         return len(self.exchanges)
@@ -135,6 +137,7 @@ class TableChanges(Sequence[MeasuredExchange]):
             for each in self.exchanges
         ]
         about = f"{len(self.exchanges):,} exchanges among {self.compounds:,} compounds"
+        about += f", not {self.bounded:,} only with bounds" if self.bounded else ""
         return short_text([f"TableChanges({about})", *lines])
 
     def to_frame(self) -> "pd.DataFrame":
@@ -215,7 +218,8 @@ def changes_among(
         if len(made) >= at_least:
             kept.append(MeasuredExchange(exchange, tuple(made)))
     kept.sort(key=lambda each: (-len(each.pairs), str(each.exchange)))
-    return TableChanges(measured.name, tuple(kept), min(len(measured.values), MOST_COMPARED))
+    compared = min(len(measured.values), MOST_COMPARED)
+    return TableChanges(measured.name, tuple(kept), compared, len(measured.bounds))
 
 
 def rgroup_table(
@@ -232,7 +236,8 @@ def rgroup_table(
 
     Returns:
         A table with a row for each compound: `smiles`, the `core`, `R1` and so on as SMILES, the
-        `measured` value, and what the model predicts.
+        `measured` value, its bound such as ">10" if some have only that, and what the model
+        predicts.
 
     Raises:
         ValueError: the core is not understood, or no compound has it.
@@ -241,7 +246,7 @@ def rgroup_table(
 
     panel = ModelPanel.of(model)
     table = measured_for(panel, measured, column)
-    parts = rgroups(core, list(table.values))
+    parts = rgroups(core, [*table.values, *table.bounds])
     if not parts:
         raise ValueError(f"no compound of the table has the core {core}.")
     rows = []
@@ -249,7 +254,9 @@ def rgroup_table(
     for (text, of_core), predicted in zip(parts.items(), predictions, strict=True):
         cells: dict[str, Any] = {"smiles": text, "core": of_core["Core"]}
         cells |= {name: part for name, part in of_core.items() if name != "Core"}
-        cells[f"measured {table.name}"] = table.values[text]
+        cells[f"measured {table.name}"] = table.values.get(text)
+        if table.bounds:
+            cells[f"measured bound of {table.name}"] = table.bounds.get(text, "")
         for name, prediction in (predicted or {}).items():
             cells |= {
                 f"predicted {name if column == prediction.heading else column}": cell

@@ -830,6 +830,8 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     substituents = [groups for _, groups, *_ in core["rows"]]
     assert substituents == sorted(substituents)  # equal ones stand together
     assert by_place[4][1] == [6.5, 2]
+    assert by_place[1][1] == [5.5, ">2"]
+    assert sar["exchanges"]["log D"]["bounded"] == 1
     assert "*Cl" in by_place[4][0]
 
 

@@ -184,7 +184,7 @@ def report(
     values = {
         each.name: [of_task.get(record["row"]) for record in cards.records]
         for each in panel.properties
-        if (of_task := source.measured.values.get(each.task.name, {})) and not each.task.classes
+        if (of_task := source.measured.known(each.task.name)) and not each.task.classes
     }
     sar = None
     if settings.core or any(value is not None for of in values.values() for value in of):
