@@ -79,6 +79,12 @@ def variances(groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     return max(between / total, 0.01 * square) or 1.0, max(noise, 0.01 * square) or 1.0
 
 
+COLUMNS = (  # of a table of cliffs
+    *("a", "b", "smiles_a", "smiles_b", "value_a", "value_b"),
+    *("difference", "similarity", "core"),
+)
+
+
 @dataclass(frozen=True)
 class Cliff:
     """Two rows of a table that are alike in structure and differ in value.
@@ -138,7 +144,7 @@ class Cliffs(list[Cliff]):
         """
         import pandas as pd
 
-        return pd.DataFrame([self._cells(cliff) for cliff in self])
+        return pd.DataFrame([self._cells(cliff) for cliff in self], columns=list(COLUMNS))
 
     def _cells(self, cliff: Cliff) -> dict[str, Any]:
         rows = {"a": cliff.a, "b": cliff.b}

@@ -198,14 +198,21 @@ class Measurements:
     @classmethod
     def of(
         cls,
-        pairs: Iterable[tuple[str, Any]],
+        measured: Mapping[str, Any] | Iterable[tuple[str, Any]],
         name: str = "value",
         standardise: Standardisation = "parent",
     ) -> "Measurements":
-        """Take measured values from pairs of a SMILES and a number, or a bound such as ">10".
+        """Take measured values by SMILES, or as pairs: a number each, or a bound such as ">10".
 
-        The warning and errors are as for `read`.
+        The warning and errors are as for `read`. Raises TypeError for anything else.
         """
+        pairs = list(measured.items() if isinstance(measured, Mapping) else measured)
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            raise TypeError(
+                "measured values are a dict by SMILES, or pairs of a SMILES and a value, not a"
+                f" {type(measured).__name__}. Those of a frame are"
+                " dict(zip(frame['smiles'], frame['value']))."
+            )
         rows = [(smiles, _text(cell)) for smiles, cell in pairs]
         cells = [cell for _, cell in rows]
         values, limits, strange = read_measured(cells)
@@ -382,9 +389,7 @@ def measured_properties(
                     " For several properties, give the values of each by its name."
                 )
         return {
-            name: values
-            if isinstance(values, Measurements)
-            else Measurements.of(values.items(), name, way)
+            name: values if isinstance(values, Measurements) else Measurements.of(values, name, way)
             for name, values in measured.items()
         }
     tables, errors = {}, []

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MeasuredSource: TypeAlias = "Measurements | Mapping[str, float] | str | Path"
 SECONDS = 60.0  # how long the division into R-groups may take
+ENDS = ("from", "to", "at")  # of an exchange, in tables
+MEASURED = ("pairs", "measured_mean_change", "measured_sd", "before", "after")
 SHOWN = 20  # how many exchanges a notebook shows
 
 
@@ -73,7 +75,7 @@ class ChangedPair:
     before: str
     after: str
     measured: float
-    predicted: Mapping[str, float]
+    predicted: Mapping[str, float] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class TableChanges(Sequence[MeasuredExchange]):
         return len(self.exchanges)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.exchanges[index]
+        chosen = self.exchanges[index]
+        return replace(self, exchanges=chosen) if isinstance(index, slice) else chosen
 
     def __repr__(self) -> str:
         lines = [
@@ -144,7 +147,8 @@ class TableChanges(Sequence[MeasuredExchange]):
         """Return a table with a row for each exchange."""
         import pandas as pd
 
-        return pd.DataFrame([each.columns for each in self.exchanges])
+        rows = [each.columns for each in self.exchanges]
+        return pd.DataFrame(rows, columns=None if rows else [*ENDS, *MEASURED])
 
     def pairs_frame(self) -> "pd.DataFrame":
         """Return a table with a row for each pair of compounds."""
@@ -161,7 +165,8 @@ class TableChanges(Sequence[MeasuredExchange]):
             for each in self.exchanges
             for pair in each.pairs
         ]
-        return pd.DataFrame(rows)
+        columns = [*ENDS, "before", "after", "measured_change"]
+        return pd.DataFrame(rows, columns=None if rows else columns)
 
     def _repr_html_(self) -> str:
         rows = [each.columns for each in self.exchanges[:SHOWN]]
@@ -310,7 +315,7 @@ def measured_for(
     way = standardisation_of(panel.models[0])
     units = {each.task.name: each.task.unit for each in panel.properties}
     if isinstance(measured, Mapping):
-        return Measurements.of(measured.items(), column or "value", way)
+        return Measurements.of(measured, column or "value", way)
     return measurements_for_tasks(measured, units, column, smiles_column, way)
 
 
@@ -324,7 +329,7 @@ def _change(was: Prediction, then: Prediction) -> float:
 
 
 def _ends(exchange: Exchange) -> dict[str, str]:
-    return {"from": exchange.old, "to": exchange.new, "at": exchange.at}
+    return dict(zip(ENDS, (exchange.old, exchange.new, exchange.at), strict=True))
 
 
 def _mean_and_sd(name: str, changes: Sequence[float]) -> dict[str, float | None]:

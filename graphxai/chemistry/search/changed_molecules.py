@@ -123,7 +123,7 @@ class Counterfactual(ChangedMolecule):
     alerts: tuple[str, ...] = ()
     measured: Measured | None = None
     isomers: tuple[tuple[str, Prediction], ...] = ()
-    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict)
+    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         """Return the change in one line of text; `columns` has everything else."""

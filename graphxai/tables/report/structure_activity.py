@@ -67,9 +67,11 @@ class StructureActivity:
             of_compound: dict[str, list[float]] = {}
             bounds: dict[str, str] = {}
             for compound, value in zip(compounds, column, strict=True):
-                if compound in self.places and isinstance(value, Bound):
+                if value is None or compound not in self.places:
+                    continue
+                if isinstance(value, Bound):
                     bounds[compound] = str(value)
-                elif compound in self.places and value is not None:
+                else:
                     of_compound.setdefault(compound, []).append(value)
             if of_compound or bounds:
                 means = {smiles: float(np.mean(each)) for smiles, each in of_compound.items()}
