@@ -11,6 +11,7 @@ import torch
 import graphxai as gx
 from graphxai.chemistry.measurements import Measurements
 from graphxai.evaluation.statistics import Comparison, Comparisons, Interval
+from graphxai.tables.run import predict_table
 
 HOSTILE = "<script>alert(1)</script>"
 ANILIDES = {"CC(=O)Nc1ccccc1": 5.0, "CC(=O)Nc1ccc(F)cc1": 5.5, "CC(=O)Nc1ccc(Cl)cc1": 6.0}
@@ -221,3 +222,19 @@ def test_what_a_terminal_shows_is_what_is_printed():
     ledger = gx.explain("bace", "CCO").ledger
     assert repr(ledger) == str(ledger)
     assert "graph token" in repr(ledger)
+
+
+def test_no_name_turns_the_direction_of_the_text_around_it(tmp_path):
+    name = "A\u202egnp.exe\u2066"
+    named = pd.Series(["CCO", "CCN"], index=[name, "B"])
+    explained, predicted = gx.explain("bace", named), gx.predict("bace", named)
+    report = gx.report("bace", ["CCO"], tmp_path / "r.html", names=[name], title=name, detailed=0)
+    table, out = tmp_path / "t.csv", tmp_path / "p.csv"
+    table.write_text(f"name,smiles\n{name},CCO\n", encoding="utf-8")
+    with out.open("w", encoding="utf-8") as file:
+        predict_table(gx.load("bace"), table, file, name_column="name")
+    texts = [repr(explained), repr(predicted), explained._repr_html_(), predicted._repr_html_()]
+    texts += [explained[0].svg(title=name), report.read_text("utf-8"), out.read_text("utf-8")]
+    for text in texts:
+        assert "gnp.exe" in text or "<svg" in text  # which draws its glyphs
+        assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)

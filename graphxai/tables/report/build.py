@@ -28,6 +28,7 @@ from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.contract.intervals import require_level
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.tasks import Task
+from graphxai.datasets.molecule_reading import CONTROL
 from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import level_properties
 from graphxai.explainers import get_explainer
@@ -254,7 +255,7 @@ def page_parts(
     about = {"block": BLOCK, "feature_decimals": decimals}
     parts: dict[str, Callable[[], Iterable[str]]] = {
         "POLICY": lambda: [escape(security_policy(style, script))],
-        "TITLE": lambda: [escape(title)],
+        "TITLE": lambda: [escape(CONTROL.sub(" ", title))],
         "STYLE": lambda: [style],
         "SCRIPT": lambda: [script],
         "DETAILS": lambda: _blocks(details, decimals, names),
@@ -282,7 +283,7 @@ def _blocks(
                 values = chain.from_iterable(molecule["features"])
                 molecule["features"] = [round(value * 10**decimals) for value in values]
         packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-        text = json.dumps(block, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _json(block)
         packed = packer.compress(text.encode("utf-8", "replace")) + packer.flush()
         yield '<script type="text/plain" class="details">'
         yield f"{b64encode(packed).decode()}</script>\n"
@@ -290,10 +291,16 @@ def _blocks(
 
 def embedded(data: Any) -> str:
     """Return JSON that is safe inside an HTML script: no `<`, `>`, `&` or line separators."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _json(data)
     for character, reference in FORBIDDEN.items():
         text = text.replace(character, reference)
     return text.encode("utf-8", "replace").decode()  # a lone surrogate is not valid UTF-8
+
+
+def _json(data: Any) -> str:
+    """Return JSON whose texts cannot turn the direction of the page."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return CONTROL.sub(" ", text)
 
 
 def card_html(markdown: str) -> str:
