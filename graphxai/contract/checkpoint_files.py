@@ -162,14 +162,14 @@ def list_digests(files: Mapping[str, bytes | str]) -> dict[str, str]:
     return {k: hashlib.sha256(b"\n".join(v.splitlines())).hexdigest() for k, v in raw.items()}
 
 
-def changed_lists(origin: Origin) -> list[Path]:
-    """Return the `LISTS` beside a model that were changed since it was written."""
+def lists_as_written(origin: Origin) -> dict[str, bool]:
+    """Return which of the `LISTS` beside a model are as they were written, where that is known."""
     stored, folder = origin.metadata.get("lists"), origin.folder
     if not isinstance(stored, dict) or folder is None:
-        return []
-    paths = [path for name in LISTS if (path := folder / name).is_file()]
+        return {}
+    paths = [path for name in stored if name in LISTS and (path := folder / name).is_file()]
     now = list_digests({path.name: path.read_bytes() for path in paths})
-    return [path for path in paths if now[path.name] != stored.get(path.name)]
+    return {name: digest == stored[name] for name, digest in now.items()}
 
 
 def with_origin(model: Any, folder: Path, content: Mapping[str, Any], digest: str) -> Any:

@@ -125,11 +125,6 @@ def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess
     return with_origin(model, folder, content, digest)
 
 
-def digest_of(smiles: tuple[str, ...]) -> str:
-    """Return the SHA-256 of training structures in their order."""
-    return hashlib.sha256("\n".join(smiles).encode()).hexdigest()
-
-
 COUNTED = "counted"  # the attribute of a graph with the counts of its structures
 
 

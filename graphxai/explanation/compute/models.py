@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from graphxai.contract.checkpoint_files import PROCESS, SUM, changed_lists, stored_format
+from graphxai.contract.checkpoint_files import PROCESS, SUM, lists_as_written, stored_format
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import require_contract
 from graphxai.contract.tasks import Task
@@ -106,11 +106,11 @@ def load(
         )
     else:
         model = load_model(name_or_folder, as_drawn=as_drawn, isomers=isomers)
-    for path in changed_lists(model.origin):
+    for name in [name for name, same in lists_as_written(model.origin).items() if not same]:
         warn(
-            f"{path} was changed since the model was written: how near molecules are to its"
-            " training set, and the intervals and trust that follow from it, may be wrong. Put"
-            " the old file back, or delete it.",
+            f"{folder / name} was changed since the model was written: how near molecules are to"
+            " its training set, and the intervals and trust that follow from it, may be wrong."
+            " Put the old file back, or delete it.",
             stacklevel=2,
         )
     return model

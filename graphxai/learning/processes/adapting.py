@@ -37,7 +37,6 @@ from graphxai.models.process import (
     KernelProcess,
     ProcessConfig,
     SummedModel,
-    digest_of,
     save_sum,
     with_counts,
 )
@@ -161,9 +160,7 @@ def adapt(
     each = zip(measured.smiles, measured.y, measured.bounds, strict=True)
     lines = [[smiles, *map(label_text, tasks, y, bounds)] for smiles, y, bounds in each]
     lines += [[smiles, *("" for _ in tasks)] for smiles in others]
-    every = (*measured.smiles, *others)
-    rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
-    facts["carriers"] = {"sha256": digest_of(every), "rows": rows_of_carriers}
+    facts["carriers"] = {"rows": carriers_of(len(measured.smiles)).tolist()}
     facts |= {"adapted": named, "left_out": len(measured.left_out)}
     if measured.left_out:
         unread.append(f"rows left out, whose molecule cannot be read: {len(measured.left_out):,}")
