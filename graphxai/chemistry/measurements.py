@@ -47,6 +47,7 @@ class Measured:
         changes: measured changes of the pairs in the table that have the same exchange at the same
             kind of atom, this pair among them.
         bound: what is known of a molecule after the change that has only bounds, such as ">10".
+        bound_before: the same of the molecule before it.
         varies: whether any pair in the table exchanges the part before for another one.
         judged: how many pairs with this exchange the model did not learn from, None without one.
         right: in how many of these it predicts the sign of the measured change.
@@ -61,6 +62,7 @@ class Measured:
     varies: bool = True
     judged: int | None = None
     right: int = 0
+    bound_before: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -79,6 +81,7 @@ class Measured:
             "measured": self.after,
             "measured_bound": self.bound,
             "measured_before": self.before,
+            "measured_bound_before": self.bound_before,
             "exchange": "" if self.exchange is None else str(self.exchange),
             "measured_pairs": len(self.changes),
             "measured_mean_change": self.mean,
@@ -93,7 +96,8 @@ class Measured:
         parts = []
         after = self.bound if self.after is None else f"{self.after:.4g}"
         if after:
-            was = "" if self.before is None else f" (before {self.before:.4g})"
+            before = self.bound_before if self.before is None else f"{self.before:.4g}"
+            was = f" (before {before})" if before else ""
             parts.append(f"measured {self.name} {after}{was}")
         if self.exchange is None:
             parts.append("no exchange at one bond")
@@ -268,9 +272,13 @@ class Measurements:
         before, after = (_compound(smiles, self.standardise) for smiles in (before, after))
         exchange = _exchange(before, after)
         changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
-        value, bound = self.values.get(after), self.bounds.get(after, "")
         varies = exchange is None or any(each.old == exchange.old for each in self._changes)
-        return Measured(self.name, self.values.get(before), value, exchange, changes, bound, varies)
+        return Measured(
+            *(self.name, self.values.get(before), self.values.get(after), exchange, changes),
+            bound=self.bounds.get(after, ""),
+            varies=varies,
+            bound_before=self.bounds.get(before, ""),
+        )
 
     @cached_property
     def pairs(self) -> list[tuple[str, str, MatchedPair]]:
