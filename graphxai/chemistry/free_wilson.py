@@ -22,10 +22,10 @@ from graphxai.explanation.prediction import table_cells
 from graphxai.runtime.notices import warn
 
 from .matched_pairs import NINE_IN_TEN
-from .matching import unstable_groups
+from .matching import rgroups, unstable_groups
 from .measurements import Measurements
 from .profile_text import read_profile
-from .table_changes import MeasuredSource, rgroups
+from .table_changes import MeasuredSource
 
 if TYPE_CHECKING:
     import pandas as pd

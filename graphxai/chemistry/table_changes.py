@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html import escape
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphxai.datasets.matched_pairs import Exchange
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -26,15 +25,15 @@ from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import fields_html, table_html
 
-from .matching import read_pattern
-from .measurements import MOST_COMPARED, Measured, Measurements, measurements_for_tasks
+from .matched_pairs import Measured
+from .matching import rgroups
+from .measurements import MOST_COMPARED, Measurements, measurements_for_tasks
 from .names import quietly_read
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MeasuredSource: TypeAlias = "Measurements | Mapping[str, float] | str | Path"
-SECONDS = 60.0  # how long the division into R-groups may take
 ENDS = ("from", "to", "at")  # of an exchange, in tables
 MEASURED = ("pairs", "measured_mean_change", "measured_sd", "before", "after")
 SHOWN = 20  # how many exchanges a notebook shows
@@ -271,39 +270,6 @@ def rgroup_table(
     groups = [name for name in rows[0] if name.startswith("R") and name[1:].isdigit()]
     frame = pd.DataFrame(rows)  # the most common groups together
     return frame.sort_values(groups, ignore_index=True) if groups else frame
-
-
-def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Divide molecules into a core and its R-groups, as RDKit does.
-
-    Args:
-        core: as for `rgroup_table`.
-
-    Returns:
-        For each molecule that has the core, the SMILES of its "Core", "R1" and so on.
-
-    Raises:
-        ValueError: the core is not understood, or takes too long.
-    """
-    # RDKit's stub of this module is not valid Python, which type checkers of our users would say
-    decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
-    pattern = read_pattern(core)
-    options = decomposition.RGroupDecompositionParameters()
-    options.removeAllHydrogenRGroups = True
-    options.timeout = SECONDS
-    try:
-        with rdBase.BlockLogs():
-            divided, unmatched = decomposition.RGroupDecompose(
-                [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
-            )
-    except RuntimeError:  # RDKit's, when the time is over
-        raise ValueError(
-            f"dividing {len(smiles)} compounds by the core {core[:80]} took more than"
-            f" {SECONDS:g} s: name the places of its R-groups, as in c1cc([*:1])ccc1[*:2]."
-        ) from None
-    left_out = set(unmatched)
-    kept = [text for k, text in enumerate(smiles) if k not in left_out]
-    return dict(zip(kept, divided, strict=True))
 
 
 def measured_for(

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, RDConfig
 
 from graphxai.chemistry.desirability import DesirabilityScore
-from graphxai.chemistry.matched_pairs import ShrunkenMean
-from graphxai.chemistry.measurements import Measured, sentence_about
+from graphxai.chemistry.matched_pairs import Measured, ShrunkenMean, sentence_about
 from graphxai.chemistry.table_changes import MeasuredTable
 from graphxai.datasets.rules import alert_filters
 from graphxai.explanation.prediction import Prediction, table_cells

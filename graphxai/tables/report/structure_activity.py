@@ -11,6 +11,7 @@ import numpy as np
 from rdkit import Chem
 
 from graphxai.chemistry.free_wilson import FreeWilson, fitted_series, group_number
+from graphxai.chemistry.matching import rgroups
 from graphxai.chemistry.measurements import (
     MOST_COMPARED,
     Measurements,
@@ -23,7 +24,6 @@ from graphxai.chemistry.table_changes import (
     MeasuredExchange,
     PredictionsOf,
     changes_among,
-    rgroups,
 )
 from graphxai.datasets.cell_numbers import Bound
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
