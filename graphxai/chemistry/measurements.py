@@ -26,7 +26,8 @@ from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.runtime.notices import warn
 
-from .matched_pairs import Measured, ShrunkenMean, both_ways, variances
+from .matched_pairs import Measured as Measured
+from .matched_pairs import ShrunkenMean, both_ways, variances
 
 MOST_COMPARED = 10_000  # compounds among which pairs are looked for, in half a minute
 SPREAD = 3.0  # standard deviations around the mean within which a task's values are expected
