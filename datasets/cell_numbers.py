@@ -49,6 +49,9 @@ class Bound:
     side: int
     value: float
 
+    def __str__(self) -> str:
+        return f"{'>' if self.side > 0 else '<'}{self.value:.4g}"
+
     def excludes(self, value: float) -> bool:
         """Return whether a value lies on the wrong side."""
         return self.side * (value - self.value) < 0

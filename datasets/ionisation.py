@@ -36,7 +36,7 @@ class Ionisation:
     kind: str
     groups: tuple[tuple[str, str, int], ...] = ()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         names: dict[str, dict[str, None]] = {}
         for kind, name, _ in sorted(self.groups, key=lambda group: group[0] != self.kind):
             names.setdefault(kind, {})[name] = None

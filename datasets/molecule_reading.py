@@ -52,7 +52,8 @@ _HEAVY_HYDROGEN_READ = "deuterium or tritium is read as drawn, as an atom of its
 _CHARGED = "the {} is kept, as no proton can remove its charge"
 _NOT_STANDARDISED = "read as drawn, as it could not be brought to its parent"
 
-CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")  # no whitespace; for terminals
+# No whitespace: for terminals, and what turns the direction of the text around it.
+CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # The second block ends in S or N (standard or not) and A (version 1); no SMILES has an A there.
 _INCHI_KEY = re.compile(r"[A-Z]{14}-[A-Z]{8}[SN]A-[A-Z]")

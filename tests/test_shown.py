@@ -4,13 +4,17 @@ import os
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import graphxai as gx
+from graphxai.chemistry.measurements import Measurements
 from graphxai.evaluation.statistics import Comparison, Comparisons, Interval
+from graphxai.tables.run import predict_table
 
 HOSTILE = "<script>alert(1)</script>"
+ANILIDES = {"CC(=O)Nc1ccccc1": 5.0, "CC(=O)Nc1ccc(F)cc1": 5.5, "CC(=O)Nc1ccc(Cl)cc1": 6.0}
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +175,66 @@ def test_a_report_is_a_link_that_works_from_the_notebooks_folder(model, tmp_path
     assert "<i>" not in path._repr_html_()
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert os.fspath(path) == 'a "b" <i>.html'
+
+
+def test_equal_predictions_are_one_in_a_set():
+    (first, second) = (gx.predict("bace", "CCO") for _ in range(2))
+    assert {*first.values(), *second.values()} == {*first.values()}
+    changes = gx.table_changes("bace", ANILIDES, at_least=1)
+    assert len({*changes}) == len(changes)
+
+
+def test_a_slice_of_results_is_a_result():
+    fragments = gx.fragments(gx.explain("bace", "CC(=O)Nc1ccc(F)cc1"))
+    assert isinstance(fragments[:2], gx.Fragments)
+    assert fragments[:2].to_frame()["name"].tolist() == fragments.to_frame()["name"].tolist()[:2]
+    changes = gx.table_changes("bace", ANILIDES, at_least=1)
+    assert len(changes[1:].pairs_frame()) == len(changes) - 1
+    found = gx.counterfactuals("bace", "CC(=O)Nc1ccc(F)cc1", "active", n=3)
+    assert found[:2].to_frame().equals(found.to_frame()[:2])
+
+
+def test_tables_without_rows_have_the_columns_of_others():
+    cliffs = gx.activity_cliffs(["c1ccccc1CCO", "c1ccccc1CCCO"], [1, 9], similarity=0.1)
+    assert len(cliffs) == 1
+    nothing = gx.activity_cliffs([], []).to_frame()
+    assert nothing.columns.tolist() == cliffs.to_frame().columns.tolist()
+    changes = gx.table_changes("bace", ANILIDES, at_least=1)
+    never = gx.table_changes("bace", ANILIDES, at_least=9)
+    for kind in ("to_frame", "pairs_frame"):
+        full, empty = (getattr(each, kind)().columns for each in (changes, never))
+        assert empty.tolist() == [name for name in full if not name.startswith("predicted ")]
+
+
+def test_measured_values_of_a_frame_are_asked_for_by_smiles():
+    frame = pd.DataFrame({"smiles": list(ANILIDES), "pIC50": list(ANILIDES.values())})
+    with pytest.raises(TypeError, match=r"not a DataFrame\. .* dict\(zip\(frame\['smiles'\]"):
+        Measurements.of(frame)
+    with pytest.raises(TypeError, match="not a list"):
+        Measurements.of(["CO", "CN"])  # whose letters are no pairs
+    of_dict = Measurements.of(dict(zip(frame["smiles"], frame["pIC50"], strict=True)))
+    assert of_dict.values == ANILIDES
+
+
+def test_what_a_terminal_shows_is_what_is_printed():
+    shown = repr(gx.ionisation("CC(=O)O"))
+    assert shown == "strong acid (carboxylic acid), more than half ionised at pH 7.4"
+    ledger = gx.explain("bace", "CCO").ledger
+    assert repr(ledger) == str(ledger)
+    assert "graph token" in repr(ledger)
+
+
+def test_no_name_turns_the_direction_of_the_text_around_it(tmp_path):
+    name = "A\u202egnp.exe\u2066"
+    named = pd.Series(["CCO", "CCN"], index=[name, "B"])
+    explained, predicted = gx.explain("bace", named), gx.predict("bace", named)
+    report = gx.report("bace", ["CCO"], tmp_path / "r.html", names=[name], title=name, detailed=0)
+    table, out = tmp_path / "t.csv", tmp_path / "p.csv"
+    table.write_text(f"name,smiles\n{name},CCO\n", encoding="utf-8")
+    with out.open("w", encoding="utf-8") as file:
+        predict_table(gx.load("bace"), table, file, name_column="name")
+    texts = [repr(explained), repr(predicted), explained._repr_html_(), predicted._repr_html_()]
+    texts += [explained[0].svg(title=name), report.read_text("utf-8"), out.read_text("utf-8")]
+    for text in texts:
+        assert "gnp.exe" in text or "<svg" in text  # which draws its glyphs
+        assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)

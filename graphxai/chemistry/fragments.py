@@ -130,8 +130,10 @@ class Fragments(Result, Sequence[Fragment]):
     @overload
     def __getitem__(self, index: int) -> Fragment: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Fragment, ...]: ...
-    def __getitem__(self, index: int | slice) -> Fragment | tuple[Fragment, ...]:
+    def __getitem__(self, index: slice) -> "Fragments": ...
+    def __getitem__(self, index: int | slice) -> "Fragment | Fragments":
+        if isinstance(index, slice):
+            return replace(self, parts=self.parts[index])
         return self.parts[index]
 
     def __repr__(self) -> str:

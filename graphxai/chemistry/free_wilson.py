@@ -22,10 +22,10 @@ from graphxai.explanation.prediction import table_cells
 from graphxai.runtime.notices import warn
 
 from .matched_pairs import NINE_IN_TEN
-from .matching import unstable_groups
+from .matching import rgroups, unstable_groups
 from .measurements import Measurements
 from .profile_text import read_profile
-from .table_changes import MeasuredSource, rgroups
+from .table_changes import MeasuredSource
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,10 +208,9 @@ class FreeWilson:
                 cells |= wished.score(each).columns
                 cells |= {f"fitted_{end}": cell for end, cell in zip(ENDS, fitted, strict=True)}
                 rows.append(cells | table_cells([*each.values()], several_models=True))
-        frame = pd.DataFrame(rows)
-        if rows:
-            frame = frame.sort_values("desirability", ascending=False, ignore_index=True)
-        return frame[:n]
+        of_none = ["smiles", *self.groups, "desirability"]
+        frame = pd.DataFrame(rows, columns=None if rows else of_none)
+        return frame.sort_values("desirability", ascending=False, ignore_index=True)[:n]
 
 
 def free_wilson(core: str, measured: MeasuredSource, column: str = "value") -> FreeWilson:
@@ -227,7 +226,7 @@ def free_wilson(core: str, measured: MeasuredSource, column: str = "value") -> F
         ValueError: fewer than `FEWEST` compounds with values have the core.
     """
     if isinstance(measured, Mapping):
-        measured = Measurements.of(measured.items(), column)
+        measured = Measurements.of(measured, column)
     elif not isinstance(measured, Measurements):
         measured = Measurements.read(measured, [column], tasks=None)
     made = fitted_series(rgroups(core, list(measured.values)), measured)

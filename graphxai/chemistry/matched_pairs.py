@@ -1,11 +1,11 @@
-"""Find activity cliffs, and the change that measured pairs of an exchange suggest.
+"""Find activity cliffs, and say what was measured for a change, and what measured pairs suggest.
 
 Activity cliffs are pairs of similar molecules whose measured values differ a lot.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, overload
 
@@ -80,6 +80,103 @@ def variances(groups: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What was measured for a change from one molecule to another.
+
+    Args:
+        name: name of the measured value.
+        before, after: the two measured values, None for a molecule that is not in the table.
+        exchange: the part that was exchanged, None if the two molecules are not a matched pair.
+        changes: measured changes of the pairs in the table that have the same exchange at the same
+            kind of atom, this pair among them.
+        bound: what is known of a molecule after the change that has only bounds, such as ">10".
+        bound_before: the same of the molecule before it.
+        varies: whether any pair in the table exchanges the part before for another one.
+        judged: how many pairs with this exchange the model did not learn from, None without one.
+        right: in how many of these it predicts the sign of the measured change.
+    """
+
+    name: str
+    before: float | None
+    after: float | None
+    exchange: Exchange | None
+    changes: tuple[float, ...] = ()
+    bound: str = ""
+    varies: bool = True
+    judged: int | None = None
+    right: int = 0
+    bound_before: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the changes, or None without pairs."""
+        return float(np.mean(self.changes)) if self.changes else None
+
+    @property
+    def sd(self) -> float | None:
+        """The standard deviation of the changes, or None for fewer than two."""
+        return float(np.std(self.changes, ddof=1)) if len(self.changes) > 1 else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The cells of its row in a table, by column."""
+        return {
+            "measured": self.after,
+            "measured_bound": self.bound,
+            "measured_before": self.before,
+            "measured_bound_before": self.bound_before,
+            "exchange": "" if self.exchange is None else str(self.exchange),
+            "measured_pairs": len(self.changes),
+            "measured_mean_change": self.mean,
+            "measured_sd_of_changes": self.sd,
+            "measured_pairs_judged": self.judged,
+            "measured_pairs_right": None if self.judged is None else self.right,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The measured values as text."""
+        parts = []
+        after = self.bound if self.after is None else f"{self.after:.4g}"
+        if after:
+            before = self.bound_before if self.before is None else f"{self.before:.4g}"
+            was = f" (before {before})" if before else ""
+            parts.append(f"measured {self.name} {after}{was}")
+        if self.exchange is None:
+            parts.append("no exchange at one bond")
+        elif self.mean is None:
+            parts.append("exchange never measured")
+            if not self.varies:
+                parts.append(f"{self.exchange.old} never varies in the table: tested by no pair")
+        else:
+            spread = "" if self.sd is None else f" (sd {self.sd:.2f})"
+            pairs = "1 pair" if len(self.changes) == 1 else f"{len(self.changes)} pairs"
+            parts.append(f"{self.name} {self.mean:+.2f}{spread} in {pairs}")
+        if self.changes and self.judged is not None:
+            of = "1 measured pair" if self.judged == 1 else f"{self.judged} measured pairs"
+            parts.append(
+                f"the model had this exchange right in {self.right} of {of}"
+                if self.judged
+                else "tested by no pair that the model did not learn from"
+            )
+        return "; ".join(parts)
+
+
+def sentence_about(measured: Mapping[str, Measured]) -> str:
+    """Put what was measured of several properties into words, or return "" without any."""
+    known = [m.sentence for m in measured.values() if m.after is not None or m.bound or m.changes]
+    if known or not measured:
+        return "; ".join(known)
+    return next(iter(measured.values())).sentence  # the same for all
+
+
+COLUMNS = (  # of a table of cliffs
+    *("a", "b", "smiles_a", "smiles_b", "value_a", "value_b"),
+    *("difference", "similarity", "core"),
+)
+
+
+@dataclass(frozen=True)
 class Cliff:
     """Two rows of a table that are alike in structure and differ in value.
 
@@ -138,7 +235,7 @@ class Cliffs(list[Cliff]):
         """
         import pandas as pd
 
-        return pd.DataFrame([self._cells(cliff) for cliff in self])
+        return pd.DataFrame([self._cells(cliff) for cliff in self], columns=list(COLUMNS))
 
     def _cells(self, cliff: Cliff) -> dict[str, Any]:
         rows = {"a": cliff.a, "b": cliff.b}

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -28,6 +29,7 @@ from graphxai.runtime.reading import packaged_rows
 
 REPLACED = 0.1  # share of matched atoms that differ, above which a second search is made
 SMALLEST = 3  # atoms that must correspond for a meaningful comparison
+DIVIDING = 60.0  # seconds that the division into R-groups may take
 MAX_MATCHES = 256  # symmetric ways to match a pattern to a molecule
 
 IntArray = NDArray[np.intp]
@@ -219,6 +221,39 @@ def matches_in_time(
             f" {seconds:g} s: name the elements in the pattern, or leave atoms out of it."
         )
     return matches
+
+
+def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Divide molecules into a core and its R-groups, as RDKit does.
+
+    Args:
+        core: as for `rgroup_table`.
+
+    Returns:
+        For each molecule that has the core, the SMILES of its "Core", "R1" and so on.
+
+    Raises:
+        ValueError: the core is not understood, or takes too long.
+    """
+    # RDKit's stub of this module is not valid Python, which type checkers of our users would say
+    decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
+    pattern = read_pattern(core)
+    options = decomposition.RGroupDecompositionParameters()
+    options.removeAllHydrogenRGroups = True
+    options.timeout = DIVIDING
+    try:
+        with rdBase.BlockLogs():
+            divided, unmatched = decomposition.RGroupDecompose(
+                [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
+            )
+    except RuntimeError:  # RDKit's, when the time is over
+        raise ValueError(
+            f"dividing {len(smiles)} compounds by the core {core[:80]} took more than"
+            f" {DIVIDING:g} s: name the places of its R-groups, as in c1cc([*:1])ccc1[*:2]."
+        ) from None
+    left_out = set(unmatched)
+    kept = [text for k, text in enumerate(smiles) if k not in left_out]
+    return dict(zip(kept, divided, strict=True))
 
 
 def unstable_groups(mol: Chem.Mol) -> Counter[str]:

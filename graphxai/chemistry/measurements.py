@@ -26,6 +26,7 @@ from graphxai.datasets.tables.table import Table, open_table
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.runtime.notices import warn
 
+from .matched_pairs import Measured as Measured
 from .matched_pairs import ShrunkenMean, both_ways, variances
 
 MOST_COMPARED = 10_000  # compounds among which pairs are looked for, in half a minute
@@ -34,85 +35,6 @@ SPREAD = 3.0  # standard deviations around the mean within which a task's values
 
 class NoNumbersError(ValueError):
     """Raised where there are measured values but none of them is a number."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was measured for a change from one molecule to another.
-
-    Args:
-        name: name of the measured value.
-        before, after: the two measured values, None for a molecule that is not in the table.
-        exchange: the part that was exchanged, None if the two molecules are not a matched pair.
-        changes: measured changes of the pairs in the table that have the same exchange at the same
-            kind of atom, this pair among them.
-        bound: what is known of a molecule after the change that has only bounds, such as ">10".
-        varies: whether any pair in the table exchanges the part before for another one.
-        judged: how many pairs with this exchange the model did not learn from, None without one.
-        right: in how many of these it predicts the sign of the measured change.
-    """
-
-    name: str
-    before: float | None
-    after: float | None
-    exchange: Exchange | None
-    changes: tuple[float, ...] = ()
-    bound: str = ""
-    varies: bool = True
-    judged: int | None = None
-    right: int = 0
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of the changes, or None without pairs."""
-        return float(np.mean(self.changes)) if self.changes else None
-
-    @property
-    def sd(self) -> float | None:
-        """The standard deviation of the changes, or None for fewer than two."""
-        return float(np.std(self.changes, ddof=1)) if len(self.changes) > 1 else None
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The cells of its row in a table, by column."""
-        return {
-            "measured": self.after,
-            "measured_bound": self.bound,
-            "measured_before": self.before,
-            "exchange": "" if self.exchange is None else str(self.exchange),
-            "measured_pairs": len(self.changes),
-            "measured_mean_change": self.mean,
-            "measured_sd_of_changes": self.sd,
-            "measured_pairs_judged": self.judged,
-            "measured_pairs_right": None if self.judged is None else self.right,
-        }
-
-    @property
-    def sentence(self) -> str:
-        """The measured values as text."""
-        parts = []
-        after = self.bound if self.after is None else f"{self.after:.4g}"
-        if after:
-            was = "" if self.before is None else f" (before {self.before:.4g})"
-            parts.append(f"measured {self.name} {after}{was}")
-        if self.exchange is None:
-            parts.append("no exchange at one bond")
-        elif self.mean is None:
-            parts.append("exchange never measured")
-            if not self.varies:
-                parts.append(f"{self.exchange.old} never varies in the table: tested by no pair")
-        else:
-            spread = "" if self.sd is None else f" (sd {self.sd:.2f})"
-            pairs = "1 pair" if len(self.changes) == 1 else f"{len(self.changes)} pairs"
-            parts.append(f"{self.name} {self.mean:+.2f}{spread} in {pairs}")
-        if self.changes and self.judged is not None:
-            of = "1 measured pair" if self.judged == 1 else f"{self.judged} measured pairs"
-            parts.append(
-                f"the model had this exchange right in {self.right} of {of}"
-                if self.judged
-                else "tested by no pair that the model did not learn from"
-            )
-        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,18 +120,25 @@ class Measurements:
     @classmethod
     def of(
         cls,
-        pairs: Iterable[tuple[str, Any]],
+        pairs: Mapping[str, Any] | Iterable[tuple[str, Any]],
         name: str = "value",
         standardise: Standardisation = "parent",
     ) -> "Measurements":
-        """Take measured values from pairs of a SMILES and a number, or a bound such as ">10".
+        """Take measured values by SMILES, or as pairs: a number each, or a bound such as ">10".
 
-        The warning and errors are as for `read`.
+        The warning and errors are as for `read`. Raises TypeError for anything else.
         """
-        rows = [(smiles, _text(cell)) for smiles, cell in pairs]
+        listed = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in listed):
+            raise TypeError(
+                "measured values are a dict by SMILES, or pairs of a SMILES and a value, not a"
+                f" {type(pairs).__name__}. Those of a frame are"
+                " dict(zip(frame['smiles'], frame['value']))."
+            )
+        rows = [(smiles, _text(cell)) for smiles, cell in listed]
         cells = [cell for _, cell in rows]
         values, limits, strange = read_measured(cells)
-        sided = {b.position: f"{'>' if b.side > 0 else '<'}{b.value:.4g}" for b in limits}
+        sided = {bound.position: str(bound) for bound in limits}
         used = [k for k in range(len(rows)) if k in sided or not math.isnan(values[k])]
         texts = [rows[k][0] for k in used]
         compounds = compounds_of(texts, standardise)
@@ -261,9 +190,13 @@ class Measurements:
         before, after = (_compound(smiles, self.standardise) for smiles in (before, after))
         exchange = _exchange(before, after)
         changes = () if exchange is None else tuple(self._changes.get(exchange, ()))
-        value, bound = self.values.get(after), self.bounds.get(after, "")
         varies = exchange is None or any(each.old == exchange.old for each in self._changes)
-        return Measured(self.name, self.values.get(before), value, exchange, changes, bound, varies)
+        return Measured(
+            *(self.name, self.values.get(before), self.values.get(after), exchange, changes),
+            bound=self.bounds.get(after, ""),
+            varies=varies,
+            bound_before=self.bounds.get(before, ""),
+        )
 
     @cached_property
     def pairs(self) -> list[tuple[str, str, MatchedPair]]:
@@ -382,9 +315,7 @@ def measured_properties(
                     " For several properties, give the values of each by its name."
                 )
         return {
-            name: values
-            if isinstance(values, Measurements)
-            else Measurements.of(values.items(), name, way)
+            name: values if isinstance(values, Measurements) else Measurements.of(values, name, way)
             for name, values in measured.items()
         }
     tables, errors = {}, []
@@ -399,11 +330,3 @@ def measured_properties(
             raise ValueError("no model predicts a value that can be compared with measured ones.")
         raise next((e for e in errors if isinstance(e, NoNumbersError)), errors[0])
     return tables
-
-
-def sentence_about(measured: Mapping[str, Measured]) -> str:
-    """Put what was measured of several properties into words, or return "" without any."""
-    known = [m.sentence for m in measured.values() if m.after is not None or m.bound or m.changes]
-    if known or not measured:
-        return "; ".join(known)
-    return next(iter(measured.values())).sentence  # the same for all

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html import escape
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphxai.datasets.matched_pairs import Exchange
 from graphxai.datasets.training_set import TrainingSet, training_set_of
@@ -26,15 +25,17 @@ from graphxai.explanation.labelled import short_text
 from graphxai.explanation.prediction import Prediction
 from graphxai.explanation.result import fields_html, table_html
 
-from .matching import read_pattern
-from .measurements import MOST_COMPARED, Measured, Measurements, measurements_for_tasks
+from .matched_pairs import Measured
+from .matching import rgroups
+from .measurements import MOST_COMPARED, Measurements, measurements_for_tasks
 from .names import quietly_read
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MeasuredSource: TypeAlias = "Measurements | Mapping[str, float] | str | Path"
-SECONDS = 60.0  # how long the division into R-groups may take
+ENDS = ("from", "to", "at")  # of an exchange, in tables
+MEASURED = ("pairs", "measured_mean_change", "measured_sd", "before", "after")
 SHOWN = 20  # how many exchanges a notebook shows
 
 
@@ -73,7 +74,7 @@ class ChangedPair:
     before: str
     after: str
     measured: float
-    predicted: Mapping[str, float]
+    predicted: Mapping[str, float] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,20 @@ class TableChanges(Sequence[MeasuredExchange]):
         name: the name of the measured value.
         exchanges: the exchanges.
         compounds: how many compounds were compared.
+        bounded: how many were not, of which only a bound such as ">10" is known.
     """
 
     name: str
     exchanges: tuple[MeasuredExchange, ...]
     compounds: int
+    bounded: int = 0
 
     def __len__(self) -> int:
         return len(self.exchanges)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.exchanges[index]
+        chosen = self.exchanges[index]
+        return replace(self, exchanges=chosen) if isinstance(index, slice) else chosen
 
     def __repr__(self) -> str:
         lines = [
@@ -135,13 +139,15 @@ class TableChanges(Sequence[MeasuredExchange]):
             for each in self.exchanges
         ]
         about = f"{len(self.exchanges):,} exchanges among {self.compounds:,} compounds"
+        about += f", not {self.bounded:,} only with bounds" if self.bounded else ""
         return short_text([f"TableChanges({about})", *lines])
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with a row for each exchange."""
         import pandas as pd
 
-        return pd.DataFrame([each.columns for each in self.exchanges])
+        rows = [each.columns for each in self.exchanges]
+        return pd.DataFrame(rows, columns=None if rows else [*ENDS, *MEASURED])
 
     def pairs_frame(self) -> "pd.DataFrame":
         """Return a table with a row for each pair of compounds."""
@@ -158,7 +164,8 @@ class TableChanges(Sequence[MeasuredExchange]):
             for each in self.exchanges
             for pair in each.pairs
         ]
-        return pd.DataFrame(rows)
+        columns = [*ENDS, "before", "after", "measured_change"]
+        return pd.DataFrame(rows, columns=None if rows else columns)
 
     def _repr_html_(self) -> str:
         rows = [each.columns for each in self.exchanges[:SHOWN]]
@@ -215,7 +222,8 @@ def changes_among(
         if len(made) >= at_least:
             kept.append(MeasuredExchange(exchange, tuple(made)))
     kept.sort(key=lambda each: (-len(each.pairs), str(each.exchange)))
-    return TableChanges(measured.name, tuple(kept), min(len(measured.values), MOST_COMPARED))
+    compared = min(len(measured.values), MOST_COMPARED)
+    return TableChanges(measured.name, tuple(kept), compared, len(measured.bounds))
 
 
 def rgroup_table(
@@ -232,7 +240,8 @@ def rgroup_table(
 
     Returns:
         A table with a row for each compound: `smiles`, the `core`, `R1` and so on as SMILES, the
-        `measured` value, and what the model predicts.
+        `measured` value, its bound such as ">10" if some have only that, and what the model
+        predicts.
 
     Raises:
         ValueError: the core is not understood, or no compound has it.
@@ -241,7 +250,7 @@ def rgroup_table(
 
     panel = ModelPanel.of(model)
     table = measured_for(panel, measured, column)
-    parts = rgroups(core, list(table.values))
+    parts = rgroups(core, [*table.values, *table.bounds])
     if not parts:
         raise ValueError(f"no compound of the table has the core {core}.")
     rows = []
@@ -249,7 +258,9 @@ def rgroup_table(
     for (text, of_core), predicted in zip(parts.items(), predictions, strict=True):
         cells: dict[str, Any] = {"smiles": text, "core": of_core["Core"]}
         cells |= {name: part for name, part in of_core.items() if name != "Core"}
-        cells[f"measured {table.name}"] = table.values[text]
+        cells[f"measured {table.name}"] = table.values.get(text)
+        if table.bounds:
+            cells[f"measured bound of {table.name}"] = table.bounds.get(text, "")
         for name, prediction in (predicted or {}).items():
             cells |= {
                 f"predicted {name if column == prediction.heading else column}": cell
@@ -261,39 +272,6 @@ def rgroup_table(
     return frame.sort_values(groups, ignore_index=True) if groups else frame
 
 
-def rgroups(core: str, smiles: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Divide molecules into a core and its R-groups, as RDKit does.
-
-    Args:
-        core: as for `rgroup_table`.
-
-    Returns:
-        For each molecule that has the core, the SMILES of its "Core", "R1" and so on.
-
-    Raises:
-        ValueError: the core is not understood, or takes too long.
-    """
-    # RDKit's stub of this module is not valid Python, which type checkers of our users would say
-    decomposition: Any = import_module("rdkit.Chem.rdRGroupDecomposition")
-    pattern = read_pattern(core)
-    options = decomposition.RGroupDecompositionParameters()
-    options.removeAllHydrogenRGroups = True
-    options.timeout = SECONDS
-    try:
-        with rdBase.BlockLogs():
-            divided, unmatched = decomposition.RGroupDecompose(
-                [pattern], [Chem.MolFromSmiles(s) for s in smiles], asSmiles=True, options=options
-            )
-    except RuntimeError:  # RDKit's, when the time is over
-        raise ValueError(
-            f"dividing {len(smiles)} compounds by the core {core[:80]} took more than"
-            f" {SECONDS:g} s: name the places of its R-groups, as in c1cc([*:1])ccc1[*:2]."
-        ) from None
-    left_out = set(unmatched)
-    kept = [text for k, text in enumerate(smiles) if k not in left_out]
-    return dict(zip(kept, divided, strict=True))
-
-
 def measured_for(
     panel: ModelPanel, measured: MeasuredSource, column: str = "", smiles_column: str | None = None
 ) -> Measurements:
@@ -303,7 +281,7 @@ def measured_for(
     way = standardisation_of(panel.models[0])
     units = {each.task.name: each.task.unit for each in panel.properties}
     if isinstance(measured, Mapping):
-        return Measurements.of(measured.items(), column or "value", way)
+        return Measurements.of(measured, column or "value", way)
     return measurements_for_tasks(measured, units, column, smiles_column, way)
 
 
@@ -317,7 +295,7 @@ def _change(was: Prediction, then: Prediction) -> float:
 
 
 def _ends(exchange: Exchange) -> dict[str, str]:
-    return {"from": exchange.old, "to": exchange.new, "at": exchange.at}
+    return dict(zip(ENDS, (exchange.old, exchange.new, exchange.at), strict=True))
 
 
 def _mean_and_sd(name: str, changes: Sequence[float]) -> dict[str, float | None]:

@@ -33,7 +33,7 @@ from .options import APPLIES_ALWAYS
 SCHEMA = 1  # of the documents; a change that readers would notice raises it
 SCHEMA_FILE = Path(__file__).with_name("answers.schema.json")
 REJECTED = 3  # the status of a command that left rows out, with --fail-on-rejected
-STREAM = "-"  # as a source, standard input; as --out, standard output
+SOURCES, SINKS = ("-", "/dev/stdin"), ("-", "/dev/stdout")  # standard input and output
 REJECTING = (
     "explain", "predict", "report", "fragments", "audit", "counterfactuals", "benchmark"
 )  # fmt: skip
@@ -139,15 +139,16 @@ def require_one_file(out: str | Path) -> None:
 
 
 def without_dashes(command: str, arguments: list[str]) -> Iterator[str]:
-    """Replace `-` by a file with standard input, or by one that becomes standard output."""
+    """Replace `-`, or the device of a standard stream, by a file that stands for the stream."""
     before = ""
     for argument in arguments:
-        if (before, argument) == ("--out", STREAM) or argument == f"--out={STREAM}":
+        given = argument.removeprefix("--out=")
+        if given in SINKS and (before == "--out" or given != argument):
             out = _standard_output(".html" if command == "report" else ".csv")
             if command in INTO_FOLDERS:
                 require_one_file(out)
-            yield argument.removesuffix(STREAM) + str(out)
-        elif argument == STREAM and not before.startswith("--"):
+            yield argument.removesuffix(given) + str(out)
+        elif argument in SOURCES and not before.startswith("--"):
             yield str(_standard_input())
         else:
             yield argument

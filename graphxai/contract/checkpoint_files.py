@@ -27,6 +27,7 @@ from .tasks import TaskSet
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
 CONFORMAL = "conformal.json"
+LISTS = ("training.csv", "held_out.csv")  # of structures, which may be deleted but not changed
 PROCESS = "graphxai-process"  # the format of a folder with a Gaussian process
 SUM = "graphxai-sum"  # that of a folder with a process beside another model
 # The types of tensors that a file of weights may hold.
@@ -152,6 +153,23 @@ def save_conformal(scores: Mapping[str, Conformal], folder: Path, digest: str) -
         return None
     content = {"sha256": digest, "tasks": to_json(dict(scores))}
     return write_whole(path, json.dumps(content) + "\n")
+
+
+def list_digests(files: Mapping[str, bytes | str]) -> dict[str, str]:
+    """Return the SHA-256 of the `LISTS` among files, by name, whatever ends their lines."""
+    lists = {name: content for name, content in files.items() if name in LISTS}
+    raw = {k: v if isinstance(v, bytes) else v.encode() for k, v in lists.items()}
+    return {k: hashlib.sha256(b"\n".join(v.splitlines())).hexdigest() for k, v in raw.items()}
+
+
+def lists_as_written(origin: Origin) -> dict[str, bool]:
+    """Return which of the `LISTS` beside a model are as they were written, where that is known."""
+    stored, folder = origin.metadata.get("lists"), origin.folder
+    if not isinstance(stored, dict) or folder is None:
+        return {}
+    paths = [path for name in stored if name in LISTS and (path := folder / name).is_file()]
+    now = list_digests({path.name: path.read_bytes() for path in paths})
+    return {name: digest == stored[name] for name, digest in now.items()}
 
 
 def with_origin(model: Any, folder: Path, content: Mapping[str, Any], digest: str) -> Any:

@@ -23,7 +23,7 @@ from graphxai.explainers.passes import outputs_without_nodes
 from graphxai.explanation.compute.models import Model, versions
 from graphxai.runtime.device import one_thread, workers_for
 from graphxai.runtime.interrupts import Interrupted
-from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.progress import progress_bar, resumed
 from graphxai.runtime.workers import LostItem, map_in_processes
 from graphxai.wrapping.chosen import chosen_nodes
 from graphxai.wrapping.removal import Resampling
@@ -150,7 +150,7 @@ class Run:
             progress_bar("evaluating", total, show=progress) as advance,
             self.store.writing() if self.store else nullcontext(lambda units: None) as write,
         ):
-            advance(len(done))
+            advance = resumed(advance, len(done))
             measured = self._units(plan, done, options.get("workers", 1), progress)
             try:
                 for graph_units in stack.enter_context(closing(measured)):

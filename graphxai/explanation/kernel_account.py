@@ -13,13 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphxai.contract.checkpoint_files import lists_as_written
 from graphxai.contract.inputs import prepare_each
 from graphxai.contract.model import evaluating
 from graphxai.contract.target import Target
 from graphxai.datasets.fingerprints import COUNTS, KINDS, STRUCTURES, structure_occurrences
 from graphxai.datasets.tables.table import open_table
 from graphxai.datasets.training_set import FILE, training_set_of
-from graphxai.models.process import KernelProcess, digest_of
+from graphxai.models.process import KernelProcess
 from graphxai.models.process.inputs import read_again
 from graphxai.models.process.sum import COUNTED
 from graphxai.visualization import Scale, grid_svg, molecule_svg
@@ -389,8 +390,8 @@ def _training_of(model: Any, process: KernelProcess, target: Target) -> list[tup
         return []
     stored: dict[str, Any] = metadata.get("carriers", {})
     training, rows = training_set_of(model), stored.get("rows")
-    known = training is not None and isinstance(rows, list) and len(rows) == carriers
-    if not known or training is None or digest_of(training.given) != stored.get("sha256"):
+    known = isinstance(rows, list) and len(rows) == carriers
+    if not known or training is None or not lists_as_written(model.origin).get(FILE):
         return [("", "")] * carriers
     opened = open_table(Path(model.origin.folder) / FILE, "smiles")
     task = target.tasks_in(model.config)[0]

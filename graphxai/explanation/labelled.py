@@ -15,6 +15,7 @@ from graphxai.contract.method_names import MethodName
 from graphxai.datasets.graph import is_from
 from graphxai.explanation.prediction import Prediction, joined_notes, table_cells
 from graphxai.explanation.result import Drawing, image_html, shown_as_png, table_html
+from graphxai.visualization.text import FORBIDDEN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ LINE = 100  # the most characters of such a line
 
 def short_text(lines: Sequence[str]) -> str:
     """Join the lines of a text, and cut off what would not fit on a screen."""
-    shown = lines[: LINES + 1]
+    shown = [FORBIDDEN.sub("", line) for line in lines[: LINES + 1]]
     more = [f"and {len(lines) - len(shown)} more"] if len(lines) > len(shown) else []
     cut = (line if len(line) <= LINE else f"{line[: LINE - 3]}..." for line in shown)
     return "\n".join([*cut, *more])

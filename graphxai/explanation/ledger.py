@@ -140,7 +140,7 @@ class Ledger:
         }
         return {name: value for name, value in figures.items() if value is not None}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Write a line for each figure: what the nodes changed, the output, the method's shares."""
         lines = [("  " * depth + name, value) for name, value, depth in self._rows()]
         width = max(len(name) for name, _ in lines)

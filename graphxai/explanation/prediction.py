@@ -63,7 +63,7 @@ class Prediction:
 
     task: str
     label: str | None = None
-    probabilities: dict[str, float] = field(default_factory=dict)
+    probabilities: dict[str, float] = field(default_factory=dict, hash=False)
     value: float | None = None
     unit: str = ""
     nearness: "Nearness | None" = _LazyField()  # type: ignore[assignment]

@@ -4,13 +4,14 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from html import escape, unescape
+from html import unescape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphxai.visualization.curves import new_figure
 from graphxai.visualization.render import displayed, save_picture, svg_to_png
+from graphxai.visualization.text import escape
 
 from . import files
 

@@ -154,14 +154,14 @@ def resumable_in(out: str | Path) -> Iterator[None]:
 
 def require_new(out: Path, *, resume: bool) -> None:
     """Raise a ValueError if a folder contains a run that is not to be resumed."""
-    if _has_run(out) and not resume:
+    if has_run(out) and not resume:
         raise ValueError(
             f"{out} already contains a run: continue it with --resume (resume=True), or choose"
             " another folder."
         )
 
 
-def _has_run(out: Path) -> bool:
+def has_run(out: Path) -> bool:
     """Return whether a folder has the states of a network in training, or a finished model."""
     return (out / "state").exists() or (out / "model").exists()
 
@@ -187,7 +187,7 @@ def record_run(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
     """
     stored = out / "run.json"
     text = json.dumps(identity | {"versions": versions()}, indent=1) + "\n"
-    if stored.exists() and _has_run(out):
+    if stored.exists() and has_run(out):
         require_new(out, resume=resume)
         before = json.loads(stored.read_text(encoding="utf-8"))
         now = json.loads(text)

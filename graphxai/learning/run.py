@@ -16,6 +16,7 @@ from shutil import rmtree
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from graphxai.contract.checkpoint_files import list_digests
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
 from graphxai.datasets.graph import is_data
@@ -321,9 +322,10 @@ def _judge(
     others[SummedModel] = partial(save_sum, base="network")
     save = others.get(type(model), save_checkpoint)
     card = run_card(source, learned, facts, command)
-    folder: Path = save(model, out / "model", card=card, metadata=facts)
     stored = {name: facts[name] for name in source.stored if name in facts}
-    files = {"scores.json": json_text(stored), **source.files(learned, folder)}
+    files = {"scores.json": json_text(stored), **source.files()}
+    facts["lists"] = list_digests(files)
+    folder: Path = save(model, out / "model", card=card, metadata=facts)
     for name, content in files.items():
         write_whole(folder / name, content)
     predicted = [

@@ -145,6 +145,13 @@ def _parent_smiles(molecule: TableMolecule) -> str:
     return molecule.canonical if parent is None else str(Chem.MolToSmiles(parent.mol))
 
 
+def far_from_the_rest(values: FloatArray) -> list[int]:
+    """Return the positions of outliers, see `OUTLIER`, of values (n,), NaN where one is missing."""
+    distance = np.abs(values - np.nanmedian(values))
+    limit = OUTLIER * 1.4826 * float(np.nanmedian(distance))
+    return np.flatnonzero(distance > limit).tolist() if limit else []
+
+
 def _of_labels(
     molecules: Sequence[TableMolecule], target: TargetColumn, column: FloatArray
 ) -> list[Finding]:
@@ -154,10 +161,7 @@ def _of_labels(
         rare = [f"{name!r}: {count}" for name, count in each if count < RARE_CLASS]
         done = f"kept; {', '.join(rare)}"
         return [Finding("class with few molecules", len(rare), done, target.name)]
-    distance = np.abs(column - np.nanmedian(column))
-    limit = OUTLIER * 1.4826 * float(np.nanmedian(distance))
-    outliers = np.flatnonzero(distance > limit).tolist() if limit else []
-    far = _rows(molecules, ((m, f"value {column[m]:g}") for m in outliers))
+    far = _rows(molecules, ((m, f"value {column[m]:g}") for m in far_from_the_rest(column)))
     findings = [Finding("values far from the rest", len(far), "kept", target.name, far)]
     low, high = target.limits
     if low > 0 and high / low > SKEWED:

@@ -43,7 +43,6 @@ from graphxai.learning.teachers.gaussian_process import Positions, carriers_of
 from graphxai.learning.teachers.stacking import FOLDS, MoleculeFeatures
 from graphxai.learning.training import LearnedModel, Log, RunSource, fit_networks, teach_networks
 from graphxai.models.graphormer import load_checkpoint, locate, set_standardisation
-from graphxai.models.process import digest_of
 from graphxai.runtime.writing import csv_text
 
 FROM_SCRATCH = replace(FINETUNING, epochs=40, learning_rate=1e-3, head_learning_rate=None)
@@ -199,10 +198,9 @@ class TableSource(RunSource):
         notes += uninformative(results["coverage"], {t.name: t.unit for t in table.targets})
         hidden = settings.without_structures
         carriers: dict[str, Any] = {"without_structures": True} if hidden else {}
-        if self._is_process and not hidden:  # which molecules carry it, bound to their list
-            trained = tuple(table.canonical[k] for k in self.parts.train)
-            rows_of_carriers = carriers_of(len(trained), settings.seed).tolist()
-            carriers["carriers"] = {"sha256": digest_of(trained), "rows": rows_of_carriers}
+        if self._is_process and not hidden:  # which molecules of their list carry it
+            rows = carriers_of(len(self.parts.train), settings.seed).tolist()
+            carriers["carriers"] = {"rows": rows}
         return self.identity() | {
             "data": table.path.name,
             "split": {"kind": self.parts.kind, "seed": self.parts.seed, **of_parts},
@@ -235,7 +233,7 @@ class TableSource(RunSource):
             rows.append([table.rows[k], smiles, *self.label_cells(k)])
         return rows
 
-    def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
+    def files(self) -> dict[str, str]:
         """Return the training molecules, and those held out."""
         canonical, parts = self.table.canonical, self.parts
         header, *rows = self.rows(parts.train, canonical=True)

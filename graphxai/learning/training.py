@@ -151,8 +151,8 @@ class RunSource(Source, ABC):
     def rows(self, positions: Sequence[int]) -> list[list[Any]]:
         """Return a header, and a row for each molecule, graph or node: what it is, its labels."""
 
-    def files(self, learned: LearnedModel, folder: Path) -> dict[str, str | bytes]:
-        """Return the content of further files for the checkpoint that was saved in a folder."""
+    def files(self) -> dict[str, str]:
+        """Return the content of further files for the checkpoint."""
         return {}
 
 

@@ -151,6 +151,17 @@ def logged(title: str, total: int) -> Progress:
     return advance
 
 
+def resumed(advance: Progress, earlier: int) -> Progress:
+    """Return a function that tells of earlier items with the first new ones, whose pace counts."""
+    untold = [earlier]
+
+    def advance_further(items: int) -> None:
+        advance(items + sum(untold))
+        untold.clear()
+
+    return advance_further
+
+
 class _Pace:
     """How far some work is, and how long the rest takes by its pace since the first items.
 

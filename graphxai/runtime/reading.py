@@ -31,7 +31,10 @@ def readable_file(path: Path) -> Path:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file in it.")
     if path.exists():
-        raise OSError(f"{path} is a device or a pipe: copy its content to a file first.")
+        raise OSError(
+            f"{path} is a device or a pipe: copy its content to a file first. Commands read what"
+            " is piped into them as `-`."
+        )
     raise FileNotFoundError(f"{path}: no such file.")
 
 

@@ -236,6 +236,11 @@ class _Pickler(pickle.Pickler):
         if type(value).__module__.startswith("rdkit."):
             from rdkit import Chem  # imported already, as the value shows
 
+            if type(value).__name__.startswith("FingerprintGenerator"):  # its JSON is not all of it
+                raise pickle.PicklingError(
+                    "RDKit cannot copy a fingerprint generator or its methods; a function of yours"
+                    " can make its own"
+                )
             if not isinstance(value, Chem.Mol):
                 return NotImplemented
             # By default, RDKit leaves out the molecule's properties.

@@ -37,7 +37,7 @@ from graphxai.explanation.compute.models import (
 from graphxai.runtime.extras import missing_extra
 from graphxai.runtime.interrupts import sigterm_handler_kept
 from graphxai.runtime.options import accepts
-from graphxai.runtime.progress import progress_bar
+from graphxai.runtime.progress import progress_bar, resumed
 from graphxai.runtime.writing import exclusive_lock, folder_at
 
 from .batches import ExplainBatch
@@ -133,7 +133,7 @@ def explain_on_ray(
             stack.enter_context(exclusive_lock(folder_at(results.path)))
         before = results.begin(description, settings.resume)
         advance = stack.enter_context(progress_bar("explaining", rows, show=progress))
-        advance(sum(shard.rows for shard in before))
+        advance = resumed(advance, sum(shard.rows for shard in before))
         if _start(ray, settings.address):
             stack.callback(ray.shutdown)
         cores = int(ray.cluster_resources().get("CPU", 1))  # of all machines

@@ -24,6 +24,7 @@ from graphxai.datasets.tables.rows import as_text
 from graphxai.explainers.registry import Method
 from graphxai.explanation.api import explain, load, predict
 from graphxai.learning.cleaning import clean_table
+from graphxai.learning.fit import has_run
 from graphxai.learning.run import train_table
 from graphxai.learning.settings import TableSettings
 
@@ -85,6 +86,12 @@ class _GraphormerEstimator(BaseEstimator):
         """Train on molecules and columns of labels, and keep the model as `model_`."""
         structures = _structures(X)
         check_consistent_length(structures, *columns.values())
+        if self.folder is not None and has_run(Path(self.folder)):
+            raise ValueError(
+                f"{self.folder} already contains the run of a fit: set_params(folder=...) names"
+                " another one. Every fit of cross_val_score or a search would write to the same"
+                " one, so they take folder=None."
+            )
         settings = TableSettings(
             model="network", seed=self.seed, epochs=self.epochs, ensemble=self.ensemble,
             split=self.split, teacher=self.teacher, init_weights=self.init_weights,
@@ -128,8 +135,8 @@ class GraphormerRegressor(RegressorMixin, _GraphormerEstimator):
         split: how the molecules are chosen that stop the training and calibrate the model.
         seed: the seed of everything that is drawn at random.
         accelerator: Lightning's accelerator.
-        folder: where the run is written. By default nothing is kept but the model in memory, which
-            then does not know its training compounds.
+        folder: where the run is written, for a single fit. By default nothing is kept but the model
+            in memory, which then does not know its training compounds.
 
     Attributes:
         model_: the trained model, for every function of graphxai.

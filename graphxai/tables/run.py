@@ -45,7 +45,7 @@ from graphxai.explanation.compute.predicting import set_nearness
 from graphxai.explanation.explanations import saturated_limit
 from graphxai.explanation.files import require_pyarrow
 from graphxai.runtime.options import accepts
-from graphxai.runtime.progress import Progress, no_progress
+from graphxai.runtime.progress import Progress, no_progress, resumed
 from graphxai.runtime.writing import folder_at
 
 from .batches import (
@@ -129,7 +129,7 @@ def explain_table(
     with ExitStack() as stack:
         files = RunFolder(stack, folder, description, outputs.done, outputs.rejected, settings)
         batch.check()
-        progress(len(files.finished))
+        progress = resumed(progress, len(files.finished))
         chunks = source.chunks(files.finished, chunk_size(batch))
         total = source.table.count() - len(files.finished)
         with closing(map_rows(batch, chunks, settings.workers, total)) as results:

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 Anchor = Literal["start", "middle", "end"]
 
-# XML 1.0 forbids these characters even as references.
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# XML 1.0 forbids these characters even as references, or they turn the direction of text.
+FORBIDDEN = re.compile(
+    "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]"
+)
 _ELLIPSIS = "…"
 GLYPH = "gx-"  # the prefix of glyph ids, which are the same in every picture
 GLYPHS = "glyphs"  # the class of the glyph definitions
@@ -37,7 +39,7 @@ def minus_signs(text: str) -> str:
 
 def escape(text: object) -> str:
     """Return `text` escaped for XML content and attributes, without forbidden characters."""
-    return _escape(_FORBIDDEN.sub("", str(text)), {'"': "&quot;", "'": "&#39;"})
+    return _escape(FORBIDDEN.sub("", str(text)), {'"': "&quot;", "'": "&#39;"})
 
 
 def number(value: float) -> str:
@@ -113,7 +115,7 @@ def _line(text: str, bold: bool) -> tuple[str | None, float]:
 
 @lru_cache(maxsize=4096)
 def _clean(text: str) -> str:
-    return " ".join(_FORBIDDEN.sub("", text).split())
+    return " ".join(FORBIDDEN.sub("", text).split())
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # the list of public names
     from .model import KernelProcess as KernelProcess
     from .model import ProcessConfig as ProcessConfig
     from .sum import SummedModel as SummedModel
-    from .sum import digest_of as digest_of
     from .sum import load_process as load_process
     from .sum import load_sum as load_sum
     from .sum import mean_of as mean_of

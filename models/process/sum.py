@@ -125,11 +125,6 @@ def load_process(folder: str | Path, *, as_drawn: bool = False) -> KernelProcess
     return with_origin(model, folder, content, digest)
 
 
-def digest_of(smiles: tuple[str, ...]) -> str:
-    """Return the SHA-256 of training structures in their order."""
-    return hashlib.sha256("\n".join(smiles).encode()).hexdigest()
-
-
 COUNTED = "counted"  # the attribute of a graph with the counts of its structures
 
 
@@ -340,7 +335,13 @@ def load_sum(folder: str | Path, load: Callable[[str], Any]) -> SummedModel:
         raise CheckpointError(f"{place}: 'base' or 'factor' does not say what is added.")
     path = str(of_base["path"])
     inside = folder / path  # a mean has its network in its folder
-    base = load(str(inside) if inside.is_dir() else path)
+    try:
+        base = load(str(inside) if inside.is_dir() else path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{place}: the base {path!r}, which this model adds to, cannot be loaded: {error} Put"
+            " it back, or write its new place as 'path' of 'base' in this file."
+        ) from error
     if weights_hash(base) != of_base["sha256"]:
         raise CheckpointError(
             f"{place}: {path} has other weights than when this model was made from it: adapt it"

@@ -100,3 +100,16 @@ def test_values_of_another_kind_than_the_tasks_are_pointed_out():
         "Column 'IC50' has values from 0.7 to 1.2e+04, but pIC50 was mostly from 2.6 to 10.4"
     )
     assert other.doubt(Task("y", "regression")) == ""
+
+
+def test_a_molecule_of_which_only_a_bound_is_known_is_no_blank_before_a_change():
+    table = gx.Measurements.of({"CCO": ">4", "CCN": 5.0, "CCC": "<3"}, "pIC50")
+    about = table.about("CCO", "CCN")
+    assert "measured pIC50 5 (before >4)" in about.sentence
+    assert (about.columns["measured_before"], about.columns["measured_bound_before"]) == (
+        None,
+        ">4",
+    )
+    both = table.about("CCO", "CCC")
+    assert "measured pIC50 <3 (before >4)" in both.sentence
+    assert both.mean is None

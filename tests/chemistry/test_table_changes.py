@@ -71,6 +71,18 @@ def test_compounds_are_divided_into_a_core_and_its_groups(model):
         gx.rgroup_table(model, "[Xe]", ANILIDES, "pIC50")
 
 
+def test_a_compound_of_which_only_a_bound_is_known_has_its_row(model):
+    measured = ANILIDES | {"CC(=O)Nc1ccc(C#N)cc1": ">7"}
+    table = gx.rgroup_table(model, "CC(=O)Nc1ccccc1", measured, "pIC50")
+    (row,) = [row for row in table.to_dict("records") if "C#N" in row["smiles"]]
+    assert np.isnan(row["measured pIC50"])
+    assert row["measured bound of pIC50"] == ">7"
+    assert set(table["measured bound of pIC50"]) == {"", ">7"}
+    changes = gx.table_changes(model, measured, "pIC50", at_least=1)
+    assert len(changes) == len(gx.table_changes(model, ANILIDES, "pIC50", at_least=1))
+    assert "among 6 compounds, not 1 only with bounds" in repr(changes)
+
+
 def test_racemates_have_the_predictions_of_their_isomers():
     written = {f"C[C@H](N)c1ccc({part})cc1 |&1:1|": k for k, part in enumerate(["F", "Cl", "OC"])}
     alone = {

@@ -13,10 +13,11 @@ import jsonschema
 import pandas as pd
 import pytest
 import torch
+import typer
 from torch_geometric.data import Data
 
 import graphxai as gx
-from graphxai.cli import answers
+from graphxai.cli import answers, main
 from graphxai.cli.listing import listed_methods, model_names
 from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.samples import digit_paths
@@ -212,6 +213,8 @@ def test_a_dash_is_standard_input_and_standard_output(run, table, tmp_path):
     run("explain", table, "--out", tmp_path / "e", "--pictures", "none")
     predicted = typed("predict", "-", "--out", "-", given=TABLE)
     assert predicted.stdout == (tmp_path / "p.csv").read_bytes()
+    by_device = typed("predict", "/dev/stdin", "--out=/dev/stdout", given=TABLE)
+    assert by_device.stdout == predicted.stdout
     explained = typed("explain", "-", "--out", "-", given=TABLE)
     assert b"3 explained" not in explained.stdout
     written = (tmp_path / "e" / "explanations.csv").read_bytes()
@@ -247,6 +250,13 @@ def test_results_that_fill_a_folder_are_not_lost_on_standard_output(
     status, _, words = run(*arguments, "--out", "-")
     assert status == 2
     assert "--out -: the results fill a folder: name it." in words
+
+
+def test_the_commands_that_fill_a_folder_are_those_whose_help_says_so():
+    commands = typer.main.get_command(main.app).commands
+    helps = {n: p.help for n, c in commands.items() for p in c.params if "--out" in p.opts}
+    filling = {n for n, text in helps.items() if text.startswith(("Folder", "Output folder"))}
+    assert filling == {*answers.INTO_FOLDERS}
 
 
 def test_a_table_on_standard_output_has_no_words_of_the_answer_before_it(run, tmp_path):

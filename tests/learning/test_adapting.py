@@ -1,6 +1,7 @@
 """A model is moved towards own measurements by a process, and says what each of the two adds."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.explanation.compute.models import load
 from graphxai.learning import conformal
 from graphxai.learning.processes.adapting import NOISE
+from graphxai.models.graphormer import locate
 from graphxai.models.process import SummedModel
 from graphxai.tables.app.molecules import card
 
@@ -89,6 +91,32 @@ def test_hiding_atoms_hides_them_from_both_models(adapted):
         of_base = model.base.encode(model.base.embed(batch.base), batch.base, keep)
         of_process = model.process.encode(model.process.embed(batch.process), batch.process, keep)
     torch.testing.assert_close(together, of_base + of_process.float())
+
+
+def test_a_value_far_from_the_rest_is_pointed_out_as_in_training(tmp_path):
+    values = [*np.linspace(4, 9, len(SMILES) - 1), 1e6]
+    table = written(tmp_path / "own.csv", SMILES, values)
+    expected = f"values far from the rest: 1 (kept), first 1e+06 of {SMILES[-1]}"
+    with pytest.warns(UserWarning, match=re.escape(expected)) as caught:
+        out = gx.adapt("lipophilicity", table, tmp_path / "out", target_column="logD")
+    assert caught[0].filename == __file__
+    assert expected in gx.load(out).origin.metadata["summary"]
+
+
+def test_a_base_that_is_gone_is_named_with_what_to_do(tmp_path):
+    base, table = tmp_path / "base", written(tmp_path / "own.csv", SMILES, range(len(SMILES)))
+    shutil.copytree(locate("lipophilicity"), base)
+    out = gx.adapt(base, table, tmp_path / "out", target_column="logD")
+    shutil.move(base, tmp_path / "elsewhere")
+    with pytest.raises(
+        ValueError, match=r"base .*/base' .* Put it back, or write its new"
+    ) as error:
+        gx.load(out)
+    assert str(base) in str(error.value)
+    config = json.loads((out / "config.json").read_text())
+    config["base"]["path"] = str(tmp_path / "elsewhere")
+    (out / "config.json").write_text(json.dumps(config))
+    assert gx.predict(gx.load(out), NEW)[TASK].value
 
 
 def test_more_values_update_it_and_a_newer_value_replaces_an_older_one(adapted, tmp_path):

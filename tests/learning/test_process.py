@@ -112,7 +112,9 @@ def test_the_account_names_the_training_molecules_unless_the_list_was_changed(ru
         (copy / file.name).write_bytes(file.read_bytes())
     lines = (copy / "training.csv").read_text().splitlines()
     (copy / "training.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    changed = gx.kernel_account(gx.load(copy), training[5]["smiles"])
+    with pytest.warns(UserWarning, match=r"training\.csv was changed"):
+        reversed_list = gx.load(copy)
+    changed = gx.kernel_account(reversed_list, training[5]["smiles"])
     assert {each.smiles for each in changed.training} == {""}
     assert changed.output == account.output
 

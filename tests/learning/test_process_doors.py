@@ -10,6 +10,7 @@ import torch
 from reports import read_report
 
 import graphxai as gx
+from graphxai.contract.checkpoint_files import list_digests
 from graphxai.contract.target import Target
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import similarity, structure_counts
@@ -21,7 +22,6 @@ from graphxai.models.process import (
     CarriedCounts,
     KernelProcess,
     ProcessConfig,
-    digest_of,
     mean_of,
     save_process,
     save_sum,
@@ -55,15 +55,16 @@ def made(kind, folder):
     config = ProcessConfig((TASK,), len(TRAINING), noise=(0.05,))
     numbers = torch.from_numpy(fitted.weights), torch.from_numpy(fitted.means)
     process = KernelProcess(config, CarriedCounts.of(counts), *numbers).eval()
-    carriers = {"sha256": digest_of(TRAINING), "rows": everyone.tolist()}
-    out, metadata = folder / "model", {"carriers": carriers}
+    out, training = folder / "model", written(folder / "training.csv", TRAINING)
+    lists = list_digests({training.name: training.read_bytes()})
+    metadata = {"carriers": {"rows": everyone.tolist()}, "lists": lists}
     if kind == "process":
         save_process(process, out, metadata=metadata)
     else:
         network = random_graphormer(tasks=(TASK,), num_layers=1)
         stored = gx.load(save_checkpoint(network, out / "network"))
         save_sum(mean_of(stored, process), out, "network", metadata=metadata)
-    written(out / "training.csv", TRAINING)
+    training.rename(out / training.name)
     return out
 
 

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import shutil
+import warnings
 
 import pytest
 import torch
@@ -318,3 +320,22 @@ def test_a_published_checkpoint_with_a_missing_key_is_named(tmp_path):
         load_huggingface(tmp_path)
     with pytest.raises(CheckpointError, match="load_huggingface"):
         load_checkpoint(tmp_path)
+
+
+def test_a_list_of_structures_that_was_changed_is_pointed_out(tmp_path):
+    folder = tmp_path / "bace"
+    shutil.copytree(locate("bace"), folder)
+    training, held_out = folder / "training.csv", folder / "held_out.csv"
+    lines = training.read_bytes().splitlines()
+    training.write_bytes(b"\r\n".join(lines) + b"\r\n")  # as git does on Windows
+    held_out.unlink()  # as the card advises
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gx.load(folder)
+    training.write_bytes(b"\n".join(lines[: len(lines) // 2]))
+    with pytest.warns(UserWarning, match=r"training\.csv was changed .* intervals") as caught:
+        gx.load(folder)
+    assert caught[0].filename == __file__
+    training.write_bytes(b"\n".join([*lines[:-1], b"CCO"]) + b"\n")
+    with pytest.warns(UserWarning, match=r"training\.csv was changed"):
+        gx.load(folder)

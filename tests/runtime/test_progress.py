@@ -89,3 +89,16 @@ def test_a_notebook_gets_a_bar_that_leaves_nothing(capsys, monkeypatch):
             advance(100)
     assert shown == ["fitting: 200 of 1,000, 16 s left", "fitting: 400 of 1,000, 10 s left", ""]
     assert capsys.readouterr().err == ""
+
+
+def test_what_was_done_before_a_resume_tells_no_pace(capsys, monkeypatch):
+    """900 rows are there, processes take 30 s to start, and then there are ten rows a second."""
+    clock = iter([0.0, 30.0, 32.0, 60.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    advance = progress.resumed(progress.logged("explaining", 2000), 900)
+    for rows in (20, 20, 280):
+        advance(rows)
+    assert capsys.readouterr().err.splitlines() == [
+        "explaining: 920 of 2,000 after 30 s",
+        "explaining: 1,220 of 2,000 after 60 s, about 78 s left",
+    ]

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 
 import graphxai
 from graphxai.runtime import workers
@@ -124,7 +125,12 @@ def here(items):
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [(lambda items: items, "lambda"), (here, None), (type("Own", (), {})(), "Own")],
+    [
+        (lambda items: items, "lambda"),
+        (here, None),
+        (type("Own", (), {})(), "Own"),
+        (GetMorganGenerator().GetFingerprintAsNumPy, "a function of yours can make its own"),
+    ],
 )
 def test_what_no_process_could_rebuild_is_refused_in_a_sentence(function, message, monkeypatch):
     if message is None:

@@ -47,6 +47,13 @@ def test_values_are_those_of_the_model_that_it_trained(regressor, assay):
     np.testing.assert_allclose(as_molecules, predicted, rtol=1e-4)
 
 
+def test_a_folder_takes_one_fit_and_says_what_others_need(assay, tmp_path):
+    (tmp_path / "model").mkdir()  # as a fit leaves it
+    fitted = gx.GraphormerRegressor(**FAST, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"cross_val_score or a search .* folder=None"):
+        fitted.fit(*assay)
+
+
 def test_values_may_be_bounds_as_for_the_command(monkeypatch):
     """The command reads ">7" as a bound, and so the table that `fit` trains on has it."""
     written = {}

@@ -721,6 +721,15 @@ def test_measured_pairs_are_told_below_the_heading(bace, assay, tmp_path, monkey
     assert model["summary"] == f"{model['heading']}{scores}"
 
 
+def test_useless_intervals_of_every_model_on_the_page_are_pointed_out(bace, tmp_path, monkeypatch):
+    second = random_graphormer(num_layers=1, tasks=(LOG_D,))
+    coverage = {"log D": {"level": 0.9, "width": 8.0, "guess": 6.0}}
+    monkeypatch.setattr(second, "origin", replace(second.origin, metadata={"coverage": coverage}))
+    with pytest.warns(UserWarning, match="for log D, the 90 % intervals are no better than"):
+        out = gx.report([bace, second], ["CCO"], tmp_path / "r.html", detailed=0)
+    assert any("for log D" in note for note in read(out)[1]["words"]["notes"])
+
+
 def test_measured_values_that_are_none_of_the_task_are_pointed_out(bace, tmp_path):
     table = tmp_path / "assay.csv"
     table.write_text("smiles,nM\nCCO,55\nCCN,12000\nCCC,800\n")
@@ -821,6 +830,8 @@ def test_pairs_groups_and_measured_values_of_all_models_are_shown(tmp_path):
     substituents = [groups for _, groups, *_ in core["rows"]]
     assert substituents == sorted(substituents)  # equal ones stand together
     assert by_place[4][1] == [6.5, 2]
+    assert by_place[1][1] == [5.5, ">2"]
+    assert sar["exchanges"]["log D"]["bounded"] == 1
     assert "*Cl" in by_place[4][0]
 
 

@@ -146,8 +146,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one_byte_for_byte(
         path = tmp_path / "cut" / name
         lines = whole[name].splitlines(keepends=True)
         path.write_bytes(b"".join(lines[: len(lines) // 2]) + b"7,CC")  # killed while writing
-    explained(model, table, tmp_path / "cut", resume=True, **options)
+    told: list[int] = []
+    options["progress"] = told.append
+    earlier = explained(model, table, tmp_path / "cut", resume=True, **options).earlier
     assert contents(tmp_path / "cut") == whole
+    assert told[0] > earlier > 0  # so that starting does not count as the pace of new rows
+    assert sum(told) == len(table.read_text().splitlines()) - 1
 
 
 def test_a_run_is_not_resumed_under_other_versions(model, tmp_path, monkeypatch):

@@ -729,6 +729,8 @@ def test_all_properties_of_several_models_stand_on_card_row_and_in_the_dialog(br
 def test_the_page_tells_the_score_weights_and_card_of_every_model(browser, tmp_path):
     names = ("bace", "solubility")
     browser.open(gx.report(names, ["CCO"], tmp_path / "several.html", detailed=0))
+    about = browser.js("byId('about').textContent")
+    assert "come from this model. solubility also predicts" in about
     browser.click("#tab-model")
     told = browser.js("byId('model').innerText")
     heads = browser.js("[...document.querySelectorAll('#card h3')].map(h => h.textContent)")

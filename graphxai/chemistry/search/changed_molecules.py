@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from rdkit import Chem, RDConfig
 
 from graphxai.chemistry.desirability import DesirabilityScore
-from graphxai.chemistry.matched_pairs import ShrunkenMean
-from graphxai.chemistry.measurements import Measured, sentence_about
+from graphxai.chemistry.matched_pairs import Measured, ShrunkenMean, sentence_about
 from graphxai.chemistry.table_changes import MeasuredTable
 from graphxai.datasets.rules import alert_filters
 from graphxai.explanation.prediction import Prediction, table_cells
@@ -123,7 +122,7 @@ class Counterfactual(ChangedMolecule):
     alerts: tuple[str, ...] = ()
     measured: Measured | None = None
     isomers: tuple[tuple[str, Prediction], ...] = ()
-    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict)
+    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         """Return the change in one line of text; `columns` has everything else."""

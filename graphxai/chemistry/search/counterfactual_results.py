@@ -49,7 +49,8 @@ class ChangedMolecules(Result, Sequence[Any]):
         return len(self.ranked)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.ranked[index]
+        chosen, result = self.ranked[index], cast("Any", self)
+        return replace(result, ranked=chosen) if isinstance(index, slice) else chosen
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__}({self.summary})"]

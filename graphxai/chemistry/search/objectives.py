@@ -191,7 +191,7 @@ class SingleObjective(SearchObjective):
         if measured is not None and not isinstance(measured, Measurements):
             way = standardisation_of(models)
             if isinstance(measured, Mapping):
-                measured = Measurements.of(measured.items(), name, way)
+                measured = Measurements.of(measured, name, way)
             else:
                 units = goal.tasks_of(models)
                 measured = measurements_for_tasks(measured, units, None, standardise=way)

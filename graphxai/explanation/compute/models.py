@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from graphxai.contract.checkpoint_files import PROCESS, SUM, stored_format
+from graphxai.contract.checkpoint_files import PROCESS, SUM, lists_as_written, stored_format
 from graphxai.contract.intervals import Conformal
 from graphxai.contract.model import require_contract
 from graphxai.contract.tasks import Task
@@ -21,6 +21,7 @@ from graphxai.datasets.graph import is_data
 from graphxai.explanation.labelled import numbered
 from graphxai.explanation.prediction import Prediction
 from graphxai.models.graphormer import ModelName, load_model, locate, require_purpose
+from graphxai.runtime.notices import warn
 from graphxai.wrapping.chemprop.paths import is_chemprop_path
 
 if TYPE_CHECKING:
@@ -98,10 +99,21 @@ def load(
     if (stored := stored_format(folder := locate(name_or_folder))) in (PROCESS, SUM):
         from graphxai.models.process import load_process, load_sum  # bring RDKit
 
-        if stored == PROCESS:
-            return load_process(folder, as_drawn=as_drawn)
-        return load_sum(folder, lambda base: load(base, as_drawn=as_drawn, isomers=isomers))
-    return load_model(name_or_folder, as_drawn=as_drawn, isomers=isomers)
+        model: Model = (
+            load_process(folder, as_drawn=as_drawn)
+            if stored == PROCESS
+            else load_sum(folder, lambda base: load(base, as_drawn=as_drawn, isomers=isomers))
+        )
+    else:
+        model = load_model(name_or_folder, as_drawn=as_drawn, isomers=isomers)
+    for name in [name for name, same in lists_as_written(model.origin).items() if not same]:
+        warn(
+            f"{folder / name} was changed since the model was written: how near molecules are to"
+            " its training set, and the intervals and trust that follow from it, may be wrong."
+            " Put the old file back, or delete it.",
+            stacklevel=2,
+        )
+    return model
 
 
 def _from_module(path: Path, name: str) -> "Model":

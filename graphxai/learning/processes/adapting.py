@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from rdkit import Chem
 
-from graphxai.contract.checkpoint_files import CONFIG, read_config
+from graphxai.contract.checkpoint_files import CONFIG, list_digests, read_config
 from graphxai.contract.inputs import Input, prepare_each
 from graphxai.contract.prediction_metrics import FloatArray
 from graphxai.contract.tasks import Task
@@ -28,6 +28,7 @@ from graphxai.explanation.compute.predicting import predict_prepared
 from graphxai.learning.card import counted
 from graphxai.learning.conformal import Unseen, conformal_scores, nearest_of_others
 from graphxai.learning.splitting import label_text
+from graphxai.learning.suspicions import far_from_the_rest
 from graphxai.learning.teachers.forests import filled_within
 from graphxai.learning.teachers.gaussian_process import Process, carriers_of
 from graphxai.models.graphormer import pretrained_names
@@ -36,11 +37,11 @@ from graphxai.models.process import (
     KernelProcess,
     ProcessConfig,
     SummedModel,
-    digest_of,
     save_sum,
     with_counts,
 )
 from graphxai.models.process.sum import COUNTED
+from graphxai.runtime.notices import warn
 from graphxai.runtime.randomness import callers_state_kept
 from graphxai.runtime.writing import csv_text, write_whole
 
@@ -147,6 +148,11 @@ def adapt(
             f" {values[0].name!r} in molecules that can be read; at least {FEWEST} are needed"
             f" (target_column= names the column).{''.join(unreadable)}"
         )
+    for k, name in enumerate(t.name for t in tasks):
+        if name in learned and (far := far_from_the_rest(measured.y[:, k])):
+            which = f"{measured.y[far[0], k]:g} of {measured.smiles[far[0]]}"
+            unread.append(f"{name}: values far from the rest: {len(far):,} (kept), first {which}")
+            warn(f"{table}: {unread[-1]}; correct or delete what is a mistake.", stacklevel=3)
     summed, facts = _fitted(base, measured, learned)
     trained = training_set_of(base)
     known = set(measured.smiles)
@@ -154,16 +160,16 @@ def adapt(
     each = zip(measured.smiles, measured.y, measured.bounds, strict=True)
     lines = [[smiles, *map(label_text, tasks, y, bounds)] for smiles, y, bounds in each]
     lines += [[smiles, *("" for _ in tasks)] for smiles in others]
-    every = (*measured.smiles, *others)
-    rows_of_carriers = carriers_of(len(measured.smiles)).tolist()
-    facts["carriers"] = {"sha256": digest_of(every), "rows": rows_of_carriers}
+    facts["carriers"] = {"rows": carriers_of(len(measured.smiles)).tolist()}
     facts |= {"adapted": named, "left_out": len(measured.left_out)}
     if measured.left_out:
         unread.append(f"rows left out, whose molecule cannot be read: {len(measured.left_out):,}")
     facts["words"] += [*filter(None, [measured.repeated]), *unread]
     facts["summary"] = "; ".join(facts["words"])
+    training = csv_text(["smiles", *(t.name for t in tasks)], lines)
+    facts["lists"] = list_digests({FILE: training})
     folder = save_sum(summed, Path(out), named, card=_card(named, facts), metadata=facts)
-    write_whole(folder / FILE, csv_text(["smiles", *(t.name for t in tasks)], lines))
+    write_whole(folder / FILE, training)
     for words in facts["words"]:
         log(words)
     return folder

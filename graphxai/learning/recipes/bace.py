@@ -14,12 +14,13 @@ import torch
 from rdkit import Chem
 from torch_geometric.data import Data
 
+from graphxai.contract.checkpoint_files import list_digests
 from graphxai.contract.tasks import Task
 from graphxai.datasets.as_given import Standardisation
 from graphxai.datasets.fingerprints import ecfp4
 from graphxai.datasets.molecules import BACE_MD5, BACE_URL, load_bace
 from graphxai.datasets.splits import Split, random_split, scaffold_split
-from graphxai.datasets.training_set import HELD_OUT, held_out_csv
+from graphxai.datasets.training_set import FILE, HELD_OUT, held_out_csv
 from graphxai.learning.calibration import calibrate
 from graphxai.learning.card import (
     MOLECULES,
@@ -154,14 +155,17 @@ def train_bace(
     written = TableSettings(**of_run | {"split": parts.kind})
     card = _card(metadata, parts, molecules, written)
     set_standardisation(model, STANDARDISED)
-    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
     train, valid, test = (
         [Chem.MolToSmiles(Chem.MolFromSmiles(s)) for s in part.smiles]
         for part in (source.train, source.valid, source.test)
     )
     # Results read them to say how near a molecule is.
-    write_whole(folder / HELD_OUT, held_out_csv({"validation": valid, "test": test}))
-    write_whole(folder / "training.csv", "\n".join(["smiles", *train]) + "\n")
+    lists = {HELD_OUT: held_out_csv({"validation": valid, "test": test})}
+    lists[FILE] = "\n".join(["smiles", *train]) + "\n"
+    metadata["lists"] = list_digests(lists)
+    folder = save_checkpoint(model, out / "model", card=card, metadata=metadata)
+    for name, content in lists.items():
+        write_whole(folder / name, content)
     return folder
 
 

@@ -301,7 +301,7 @@ def _structure_activity(panel: ModelPanel, key: str, column: str) -> StructureAc
     table, numbers = _measured(panel, key, column)
     compared = numbers[:LARGEST_COMPARED]
     measured = {
-        each.name: [table.values.get(each.task.name, {}).get(number) for number in compared]
+        each.name: list(map(table.known(each.task.name).get, compared))
         for each in panel.properties
         if not each.task.classes
     }

@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -28,6 +28,7 @@ from graphxai.chemistry.profile_text import read_goal, read_profile
 from graphxai.contract.intervals import require_level
 from graphxai.contract.method_names import DEFAULT_METHOD
 from graphxai.contract.tasks import Task
+from graphxai.datasets.molecule_reading import CONTROL
 from graphxai.datasets.training_set import training_set_of
 from graphxai.evaluation.trust.trust import level_properties
 from graphxai.explainers import get_explainer
@@ -177,14 +178,14 @@ def report(
         level = content["trust"]["level"] if content else record["level"]
         record |= {"level": level, "full": content.get("full")}
     compared = tasks if several else {explained: tasks[explained]}
-    notes = _notes(first, len(cards), explained, source, compared)
+    notes = _notes(panel.models if several else [first], len(cards), explained, source, compared)
     for note in notes:
         warn(note, stacklevel=3)
     title = settings.title or f"{', '.join(panel.names)}: {source.name}"
     values = {
         each.name: [of_task.get(record["row"]) for record in cards.records]
         for each in panel.properties
-        if (of_task := source.measured.values.get(each.task.name, {})) and not each.task.classes
+        if (of_task := source.measured.known(each.task.name)) and not each.task.classes
     }
     sar = None
     if settings.core or any(value is not None for of in values.values() for value in of):
@@ -201,11 +202,16 @@ def report(
 
 
 def _notes(
-    model: Model, count: int, explained: str, source: ReportSource, tasks: Mapping[str, Task]
+    models: Sequence[Model],
+    count: int,
+    explained: str,
+    source: ReportSource,
+    tasks: Mapping[str, Task],
 ) -> list[str]:
     """Return what the page and warnings say about odd measured values and useless intervals.
 
     Args:
+        models: those that the page shows, the first of which explains.
         tasks: the tasks of which measured values are shown, by name.
     """
     measured = source.measured
@@ -214,9 +220,10 @@ def _notes(
         for name, task in tasks.items()
         if (values := measured.values.get(name))
     ]
-    unshown = [task for task in model.config.tasks if task.name not in tasks]
+    unshown = [task for task in models[0].config.tasks if task.name not in tasks]
     notes = (*measured.notes, *doubts, note_on_other_tasks(measured, unshown, explained))
-    guesses = uninformative(model.origin.metadata.get("coverage"))
+    coverages = [model.origin.metadata.get("coverage") for model in models]
+    guesses = chain.from_iterable(map(uninformative, coverages))
     size = (
         f"This page shows {count:,} of up to {LARGEST_TABLE:,} molecules. With more"
         f" than {SMOOTH:,} it scrolls slowly, has no map, and looks for cliffs in the first"
@@ -248,7 +255,7 @@ def page_parts(
     about = {"block": BLOCK, "feature_decimals": decimals}
     parts: dict[str, Callable[[], Iterable[str]]] = {
         "POLICY": lambda: [escape(security_policy(style, script))],
-        "TITLE": lambda: [escape(title)],
+        "TITLE": lambda: [escape(CONTROL.sub(" ", title))],
         "STYLE": lambda: [style],
         "SCRIPT": lambda: [script],
         "DETAILS": lambda: _blocks(details, decimals, names),
@@ -276,7 +283,7 @@ def _blocks(
                 values = chain.from_iterable(molecule["features"])
                 molecule["features"] = [round(value * 10**decimals) for value in values]
         packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-        text = json.dumps(block, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _json(block)
         packed = packer.compress(text.encode("utf-8", "replace")) + packer.flush()
         yield '<script type="text/plain" class="details">'
         yield f"{b64encode(packed).decode()}</script>\n"
@@ -284,10 +291,16 @@ def _blocks(
 
 def embedded(data: Any) -> str:
     """Return JSON that is safe inside an HTML script: no `<`, `>`, `&` or line separators."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _json(data)
     for character, reference in FORBIDDEN.items():
         text = text.replace(character, reference)
     return text.encode("utf-8", "replace").decode()  # a lone surrogate is not valid UTF-8
+
+
+def _json(data: Any) -> str:
+    """Return JSON whose texts cannot turn the direction of the page."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return CONTROL.sub(" ", text)
 
 
 def card_html(markdown: str) -> str:

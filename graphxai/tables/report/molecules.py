@@ -63,6 +63,10 @@ class MeasuredTable:
     notes: tuple[str, ...] = ()
     bounds: Mapping[str, Mapping[int, Bound]] = field(default_factory=dict)
 
+    def known(self, task: str) -> Mapping[int, float | Bound]:
+        """Return the value or bound of each row that has one."""
+        return {**self.bounds.get(task, {}), **self.values.get(task, {})}
+
 
 def measured_columns(
     table: Table, tasks: Sequence[Task], named: Mapping[str, str]

@@ -35,7 +35,7 @@ function structureActivity(sar, around) {
   const spread = (mean, k, count) => (!mean ? "" : `${change(mean[0], k)}${mean[1] === null || count < 3 ? "" : ` \u00b1 ${properties[k]?.[2] ? Math.round(100 * mean[1]) : mean[1].toFixed(2)}`}`);
   const compound = (place) => element("button", { type: "button", class: "link plain", onclick: () => around.show(place) }, around.name(place));
 
-  const exchangeTable = ([name, { rows, count, compounds }]) => {
+  const exchangeTable = ([name, { rows, count, compounds, bounded }]) => {
     if (!rows.length) return [];
     const k = properties.findIndex(([property]) => property === name);
     const columns = [
@@ -50,7 +50,7 @@ function structureActivity(sar, around) {
     ];
     const more = count > rows.length ? ` The ${rows.length} most frequent are shown.` : "";
     return [element("h3", {}, `Matched pairs: ${name}`),
-      element("p", { class: "note soft" }, `${count.toLocaleString("en")} ${count === 1 ? "exchange of one part occurs" : "exchanges of one part occur"} at least twice among ${compounds.toLocaleString("en")} measured compounds.${more} Numbers are mean changes from the left part to the right one, with standard deviations over the pairs where there are at least three.`),
+      element("p", { class: "note soft" }, `${count.toLocaleString("en")} ${count === 1 ? "exchange of one part occurs" : "exchanges of one part occur"} at least twice among ${compounds.toLocaleString("en")} measured compounds.${bounded ? ` Those of which only a bound is known (${bounded.toLocaleString("en")}) are not compared.` : ""}${more} Numbers are mean changes from the left part to the right one, with standard deviations over the pairs where there are at least three.`),
       sortedTable(columns, rows, around)];
   };
 
@@ -75,7 +75,7 @@ function structureActivity(sar, around) {
     const columns = [
       ["Compound", (row) => around.name(row[0]), (row) => compound(row[0])],
       ...groups.map((name, g) => [name, (row) => parts[row[1][g]]?.[0] ?? "", (row) => part(row[1][g])]),
-      ...sar.measured.map((name, m) => [`Measured ${name}`, (row) => row[2][m], (row) => (row[2][m] === null ? "" : String(row[2][m]))]),
+      ...sar.measured.map((name, m) => [`Measured ${name}`, (row) => (typeof row[2][m] === "string" ? Number(row[2][m].slice(1)) : row[2][m]), (row) => String(row[2][m] ?? "")]),
       ...properties.map(([property], p) => [`Predicted ${property}`, (row) => row[3][p]?.[0], (row) => row[3][p]?.[1] ?? ""]),
     ];
     const table = element("div", {}); // it is filled once it is seen

@@ -11,6 +11,7 @@ import numpy as np
 from rdkit import Chem
 
 from graphxai.chemistry.free_wilson import FreeWilson, fitted_series, group_number
+from graphxai.chemistry.matching import rgroups
 from graphxai.chemistry.measurements import (
     MOST_COMPARED,
     Measurements,
@@ -23,8 +24,8 @@ from graphxai.chemistry.table_changes import (
     MeasuredExchange,
     PredictionsOf,
     changes_among,
-    rgroups,
 )
+from graphxai.datasets.cell_numbers import Bound
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import prediction_facts, rounded
@@ -45,11 +46,12 @@ class StructureActivity:
         self,
         panel: ModelPanel,
         smiles: Sequence[str],
-        values: Mapping[str, Sequence[float | None]],
+        values: Mapping[str, Sequence[float | Bound | None]],
     ) -> None:
         """Bring molecules to their compounds, of which each stands at its first place.
 
-        `values` has the measured value of each molecule, by property. A compound has their mean.
+        `values` has the measured value of each molecule, or its bound, by property. A compound has
+        the mean of its values, or else a bound.
         """
         self.panel = panel
         compounds = compounds_of(smiles, standardisation_of(panel.models[0]))
@@ -63,12 +65,18 @@ class StructureActivity:
         self.measured: dict[str, Measurements] = {}
         for name, column in values.items():
             of_compound: dict[str, list[float]] = {}
+            bounds: dict[str, str] = {}
             for compound, value in zip(compounds, column, strict=True):
-                if compound in self.places and value is not None:
+                if value is None or compound not in self.places:
+                    continue
+                if isinstance(value, Bound):
+                    bounds[compound] = str(value)
+                else:
                     of_compound.setdefault(compound, []).append(value)
-            if of_compound:
+            if of_compound or bounds:
                 means = {smiles: float(np.mean(each)) for smiles, each in of_compound.items()}
-                self.measured[name] = Measurements(name, means)
+                bounds = {smiles: text for smiles, text in bounds.items() if smiles not in means}
+                self.measured[name] = Measurements(name, means, bounds=bounds)
         self.parts: dict[str, list[Any]] = {}
 
     def page(self, named: str = "") -> dict[str, Any] | None:
@@ -82,6 +90,7 @@ class StructureActivity:
         exchanges = {
             name: {
                 "compounds": made.compounds,
+                "bounded": made.bounded,
                 "count": len(made),
                 "rows": [self._exchange(each) for each in made[:MOST_EXCHANGES]],
             }
@@ -127,7 +136,7 @@ class StructureActivity:
                 self.places[smiles],
                 [self._part(parts.get(name, "")) for name in groups],
                 [
-                    rounded([m.values[smiles]])[0] if smiles in m.values else None
+                    rounded([m.values[smiles]])[0] if smiles in m.values else m.bounds.get(smiles)
                     for m in self.measured.values()
                 ],
                 self._predictions(predictions),
