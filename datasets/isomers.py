@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import NamedTuple
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from .canonical_form import (
     MOST_GROUPS,
@@ -20,6 +20,7 @@ from .canonical_form import (
     chosen_isomer,
     one_perception,
     perceive,
+    quietly_read,
     relative_groups,
     smiles_in_order,
     with_groups_of,
@@ -278,8 +279,7 @@ def _ends(bond: Chem.Bond) -> tuple[Chem.Atom, Chem.Atom]:
 
 def has_undrawn_centres(smiles: str) -> bool:
     """Return whether RDKit reads a SMILES as a molecule that stands for several isomers."""
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     if mol is None:
         return False
     undrawn = undrawn_centres(mol)

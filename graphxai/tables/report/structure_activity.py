@@ -17,7 +17,6 @@ from graphxai.chemistry.measurements import (
     compounds_of,
     racemates_among,
 )
-from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
     MeasuredExchange,
@@ -25,6 +24,7 @@ from graphxai.chemistry.table_changes import (
     changes_among,
     rgroups,
 )
+from graphxai.datasets.canonical_form import quietly_read
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.prediction import Prediction
 from graphxai.tables.card import prediction_facts, rounded
