@@ -47,14 +47,15 @@ class UndrawnCentres(NamedTuple):
     fixed: dict[int, Chem.ChiralType]
 
 
+def undrawn_places(mol: Chem.Mol, kind: Chem.StereoType) -> list[int]:
+    """Return the atoms or bonds that may have a configuration of this kind, and none is drawn."""
+    places = (place for place in Chem.FindPotentialStereo(mol) if place.type == kind)
+    return [p.centeredOn for p in places if p.specified == Chem.StereoSpecified.Unspecified]
+
+
 def undrawn_centres(mol: Chem.Mol) -> UndrawnCentres:
     """Return the centres of a molecule without a drawn configuration, however it is written."""
-    undrawn = [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Atom_Tetrahedral
-        and place.specified == Chem.StereoSpecified.Unspecified
-    ]
+    undrawn = undrawn_places(mol, Chem.StereoType.Atom_Tetrahedral)
     centres, seen = UndrawnCentres([], {}), set[int]()
     if not undrawn:
         return centres
@@ -216,13 +217,8 @@ def isomers_in_order(
 
 def undrawn_double_bonds(mol: Chem.Mol) -> list[int]:
     """Return the double bonds of which it is not drawn whether they are E or Z."""
-    return [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Bond_Double
-        and place.specified == Chem.StereoSpecified.Unspecified
-        and _has_two_isomers(mol.GetBondWithIdx(place.centeredOn))
-    ]
+    places = undrawn_places(mol, Chem.StereoType.Bond_Double)
+    return [place for place in places if _has_two_isomers(mol.GetBondWithIdx(place))]
 
 
 def _has_two_isomers(bond: Chem.Bond) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from graphxai.explanation.files import write_csv
+from graphxai.explanation.files import write_csv, write_parquet
 from graphxai.runtime.writing import atomic_write, folder_at, markdown_table, write_whole
 
 from .method_values import MethodValues
@@ -46,8 +46,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     if find_spec("pyarrow") is not None:
         rows = report.rows.assign(graph=report.rows.graph.astype(str))
         for name, table in (("results", rows), ("table", frame)):
-            with atomic_write(folder / f"{name}.parquet", "wb") as file:
-                table.to_parquet(file, index=False)
+            write_parquet(table, folder / f"{name}.parquet")
     write_whole(folder / "table.tex", latex_tables(report))
     return folder
 
