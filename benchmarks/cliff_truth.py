@@ -20,11 +20,11 @@ import graphxai as gx
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.datasets.training_set import FILE
-from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.learning.teachers.choosing import NOISES
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig, save_process
+from graphxai.runtime.writing import markdown_table
 
 METHODS = ("kernel", "occlusion", "gradient_input", "shapley_sampling")
 SHOWN = ("share_at_change", "sign_at_change", "roc_auc", "roc_auc_unsigned")
@@ -81,7 +81,7 @@ def report(runs: dict[str, dict[str, object]]) -> str:
             ]
             for method in by_table[0]
         ]
-        lines += ["", f"pairs: {kind}", "", *markdown_table(["method", *SHOWN], rows)]
+        lines += ["", f"pairs: {kind}", "", markdown_table([["method", *SHOWN], *rows]), ""]
     return "\n".join(lines)
 
 

@@ -39,10 +39,10 @@ from graphxai.datasets.molecules import molecule_to_data
 from graphxai.datasets.rule_molecules import RuleDataset, local_smiles, rule_dataset
 from graphxai.datasets.rules import COMBINED_RULES, HALOGENS, Truth, get_rule
 from graphxai.evaluation import evaluate_truth
-from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.evaluation.truth_metrics import SIGNED_METRICS
 from graphxai.learning.recipes.rules import train_rule
+from graphxai.runtime.writing import markdown_table
 
 METHODS = ("occlusion", "partnered", "path_marginals", "lrp", "saliency", "fragments")
 GOOD = 0.95  # accuracy, below which a model is not explained
@@ -230,7 +230,13 @@ def report(runs: dict[str, dict[str, Any]]) -> str:
             ]
             for method, chosen in part.groupby("method", sort=False)
         ]
-        lines += ["", f"{rule}, {case}: {metric}", "", *markdown_table(["method", *kinds], cells)]
+        lines += [
+            "",
+            f"{rule}, {case}: {metric}",
+            "",
+            markdown_table([["method", *kinds], *cells]),
+            "",
+        ]
     return "\n".join(lines)
 
 

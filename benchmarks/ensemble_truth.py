@@ -21,10 +21,10 @@ import graphxai as gx
 from graphxai.chemistry.matching import common_part_or_none
 from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import similarity, structure_counts
-from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
+from graphxai.runtime.writing import markdown_table
 
 
 def members_of(rows: pd.DataFrame, count: int) -> list[KernelProcess]:
@@ -123,7 +123,7 @@ def main() -> None:
         measured(given.data / "moleculeace" / f"{name}.csv", given.members, given.limit)
         for name in given.tables
     ]
-    print("\n".join(markdown_table([*head, "sign right, not settled"], rows)))
+    print(markdown_table([[*head, "sign right, not settled"], *rows]) + "\n")
 
 
 if __name__ == "__main__":

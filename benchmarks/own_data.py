@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from zoo import MODELS, PublicTable, write_table
 
 from graphxai.datasets.labels import is_missing
-from graphxai.evaluation.output import markdown_table
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.run import train_table
 from graphxai.learning.scores import measure
 from graphxai.runtime.download import data_root
+from graphxai.runtime.writing import markdown_table
 
 FloatArray = NDArray[np.float64]
 Interval = tuple[float, float, float]  # value, low, high
@@ -277,7 +277,7 @@ def of_page(pooled: Mapping[tuple[str, str], Sequence[RunScores]]) -> Iterator[s
         _, _, _, _, _, network, *rivals, gap = cells(runs, "")
         best = all(float(network) >= float(rival) for rival in rivals if rival)
         rows.append([ON_PAGE.get(name, name), split, f"**{network}**" if best else network, gap])
-    yield from markdown_table(["table", "split", "network", GAP], rows)
+    yield from [markdown_table([["table", "split", "network", GAP], *rows]), ""]
 
 
 def report(rows: Sequence[TargetScores]) -> None:

@@ -24,9 +24,9 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.fingerprints import similarity, structure_counts
 from graphxai.datasets.rule_molecules import RuleTable, local_smiles, rule_table
 from graphxai.datasets.rules import RULES
-from graphxai.evaluation.output import markdown_table
 from graphxai.learning.teachers.gaussian_process import Process
 from graphxai.models.process import CarriedCounts, KernelProcess, ProcessConfig
+from graphxai.runtime.writing import markdown_table
 
 METHODS = ("kernel", "occlusion", "shapley_sampling", "integrated_gradients", "gradient_input")
 FEWEST = 10  # molecules with true atoms, answered correctly
@@ -102,7 +102,7 @@ def main() -> None:
     for rule in given.rules:
         rows += rows_of(rule, table, given.train, given.test, given.methods)
     columns = ["rule", "process", "explained", "method", "agreement", "ms", "unexplained, at most"]
-    print("\n".join(markdown_table(columns, rows)))
+    print(markdown_table([columns, *rows]) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ import torch
 
 from graphxai.datasets.molecules import load_bace
 from graphxai.datasets.splits import random_split
-from graphxai.evaluation.output import markdown_table
 from graphxai.learning.fit import finetune, molecule_config
 from graphxai.learning.predicting import encode_all, task_readings
 from graphxai.learning.recipes.bace import ACTIVITY, FIRST_ROUND, STANDARDISED, bace_tasks
 from graphxai.learning.removal import removal_facts
 from graphxai.learning.scores import measure
 from graphxai.learning.splitting import Source
+from graphxai.runtime.writing import markdown_table
 
 ERRORS = ("error_mean", "error_median")
 WAYS = {"with removal": True, "without": False}
@@ -72,7 +72,10 @@ def table(results: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         cells = [interval(auc, ""), *(f"{value:.3f}" for value in of_parts)]
         rows.append([name, *cells, *(f"{error:.2f}" for error in errors)])
     shares = ["accuracy", "without 25 %", "50 %", "75 %"]
-    yield from markdown_table(["trained", "ROC-AUC", *shares, "error, mean", "median"], rows)
+    yield from [
+        markdown_table([["trained", "ROC-AUC", *shares, "error, mean", "median"], *rows]),
+        "",
+    ]
     gap = np.mean([each["differences"]["without"]["ROC-AUC"] for each in compared], axis=0)
     first = next(iter(results.values()))
     graphs, explained = (sum(each[key] for each in first) for key in ("graphs", "explained"))

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 import graphxai as gx
 from gps import load_gps
 from graphxai.datasets.molecules import load_bace
-from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.statistics import bootstrap, compare_pairs
 from graphxai.explainers import Shares
 from graphxai.explanation.compute.models import Model
+from graphxai.runtime.writing import markdown_table
 
 COMPOUNDS, COALITIONS, SEED = 60, 256, 71
 ORDERS = "Shapley, 8 orders, the same curve"
@@ -96,7 +96,7 @@ def table(by_model: dict[str, Errors]) -> Iterator[str]:
         [row, *(str(bootstrap(values[name])) for values in by_model.values())]
         for name, row in ROWS.items()
     ]
-    yield from markdown_table(["", *by_model], rows)
+    yield from [markdown_table([["", *by_model], *rows]), ""]
     for title, values in by_model.items():
         pairs = [("shares", ORDERS), (FITTED, "shares"), (FITTED, ORDERS)]
         yield from (f"* {title}: {tested}" for tested in compare_pairs(values, pairs))

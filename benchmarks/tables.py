@@ -29,9 +29,9 @@ import graphxai as gx
 from gps import load_gps
 from graphxai.datasets.molecules import load_bace
 from graphxai.evaluation import Report, merged
-from graphxai.evaluation.output import markdown_table
 from graphxai.evaluation.sources import bace_part
 from graphxai.explainers import Explainer, get_explainer
+from graphxai.runtime.writing import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PRETRAINED = ROOT / "models" / "graphormer" / "pretrained"
@@ -168,7 +168,10 @@ def table_of(report: Report, metrics: Sequence[str], order: str, digits: int = 3
         each = [intervals[metric][name] for metric in metrics]
         cells = [f"{e.mean:.{digits}f} [{e.low:.{digits}f}, {e.high:.{digits}f}]" for e in each]
         rows.append([f"`{name}`", *cells, costs[name]])
-    return markdown_table(("method", *(TITLES[metric] for metric in metrics), "passes"), rows)
+    return [
+        markdown_table([("method", *(TITLES[metric] for metric in metrics), "passes"), *rows]),
+        "",
+    ]
 
 
 def level_with_best(report: Report, metric: str) -> str:
@@ -205,7 +208,7 @@ def bace_values(reports: dict[str, Report]) -> Iterator[str]:
     yield f"{count(report)} compounds:\n"
     intervals = report.intervals("exchange_error")
     rows = [[f"`{name}`", str(intervals[name])] for name in report.ranking("exchange_error")]
-    yield from markdown_table(["method", TITLES["exchange_error"]], rows)
+    yield from [markdown_table([["method", TITLES["exchange_error"]], *rows]), ""]
     yield from details(report)
 
 
@@ -217,7 +220,7 @@ def bace_chosen(reports: dict[str, Report]) -> Iterator[str]:
         [f"`{name}`", *(f"{of[name].mean:z.3f}" for of in means.values()), report.passes()[name]]
         for name in report.ranking("auac")
     ]
-    yield from markdown_table(["method", *map(TITLES.get, ORDERS), "passes"], rows)
+    yield from [markdown_table([["method", *map(TITLES.get, ORDERS), "passes"], *rows]), ""]
 
 
 def values_chosen(reports: dict[str, Report]) -> Iterator[str]:
@@ -236,7 +239,7 @@ def values_chosen(reports: dict[str, Report]) -> Iterator[str]:
         cells = [f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]" for e in each]
         rows.append([f"`{method}`", *cells])
     head = [f"{VALUES[name]}: {TITLES[metric]}" for name, metric in intervals]
-    yield from markdown_table(["method", *head], rows)
+    yield from [markdown_table([["method", *head], *rows]), ""]
 
 
 def hybrid_values(reports: dict[str, Report]) -> Iterator[str]:
@@ -251,7 +254,7 @@ def hybrid_values(reports: dict[str, Report]) -> Iterator[str]:
     shares = [f"{report.size_share().mean:.2f}" for report in reports.values()]
     rows.append(["explained by the size", *shares, str(every.size_share())])
     head = ["method", *reports, f"all {count(every)} pairs of a model and a compound"]
-    yield from markdown_table(head, rows)
+    yield from [markdown_table([head, *rows]), ""]
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,12 @@ def read_smiles(smiles: str) -> Chem.Mol | None:
     return mol
 
 
+def quietly_read(smiles: str) -> Chem.Mol | None:
+    """Return the molecule of a SMILES, or None without a word of RDKit's if it cannot read it."""
+    with rdBase.BlockLogs():
+        return read_smiles(smiles)
+
+
 def without_labels(mol: Chem.Mol) -> Chem.Mol:
     """Return a molecule without isotopes, atom numbers, explicit hydrogens and groups & and o.
 

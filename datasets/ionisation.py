@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphxai.runtime.reading import packaged_rows
 
+from .canonical_form import quietly_read
 from .standardise import lone_charges, neutral_form
 
 ACIDS, BASES = ("strong acid", "weak acid"), ("strong base", "weak base")  # the strongest first
@@ -58,8 +59,7 @@ def ionisation(molecule: Chem.Mol | str) -> Ionisation:
     Raises:
         ValueError: RDKit cannot read the SMILES, or the molecule has no atoms.
     """
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(molecule) if isinstance(molecule, str) else molecule
+    mol = quietly_read(molecule) if isinstance(molecule, str) else molecule
     if mol is None or not mol.GetNumAtoms():
         why = "RDKit cannot read the SMILES" if mol is None else "there are no atoms in"
         raise ValueError(f"{why} {molecule!r}.")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import NamedTuple
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from .canonical_form import (
     MOST_GROUPS,
@@ -20,6 +20,7 @@ from .canonical_form import (
     chosen_isomer,
     one_perception,
     perceive,
+    quietly_read,
     relative_groups,
     smiles_in_order,
     with_groups_of,
@@ -46,14 +47,15 @@ class UndrawnCentres(NamedTuple):
     fixed: dict[int, Chem.ChiralType]
 
 
+def undrawn_places(mol: Chem.Mol, kind: Chem.StereoType) -> list[int]:
+    """Return the atoms or bonds that may have a configuration of this kind, and none is drawn."""
+    places = (place for place in Chem.FindPotentialStereo(mol) if place.type == kind)
+    return [p.centeredOn for p in places if p.specified == Chem.StereoSpecified.Unspecified]
+
+
 def undrawn_centres(mol: Chem.Mol) -> UndrawnCentres:
     """Return the centres of a molecule without a drawn configuration, however it is written."""
-    undrawn = [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Atom_Tetrahedral
-        and place.specified == Chem.StereoSpecified.Unspecified
-    ]
+    undrawn = undrawn_places(mol, Chem.StereoType.Atom_Tetrahedral)
     centres, seen = UndrawnCentres([], {}), set[int]()
     if not undrawn:
         return centres
@@ -215,13 +217,8 @@ def isomers_in_order(
 
 def undrawn_double_bonds(mol: Chem.Mol) -> list[int]:
     """Return the double bonds of which it is not drawn whether they are E or Z."""
-    return [
-        place.centeredOn
-        for place in Chem.FindPotentialStereo(mol)
-        if place.type == Chem.StereoType.Bond_Double
-        and place.specified == Chem.StereoSpecified.Unspecified
-        and _has_two_isomers(mol.GetBondWithIdx(place.centeredOn))
-    ]
+    places = undrawn_places(mol, Chem.StereoType.Bond_Double)
+    return [place for place in places if _has_two_isomers(mol.GetBondWithIdx(place))]
 
 
 def _has_two_isomers(bond: Chem.Bond) -> bool:
@@ -278,8 +275,7 @@ def _ends(bond: Chem.Bond) -> tuple[Chem.Atom, Chem.Atom]:
 
 def has_undrawn_centres(smiles: str) -> bool:
     """Return whether RDKit reads a SMILES as a molecule that stands for several isomers."""
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(smiles)
+    mol = quietly_read(smiles)
     if mol is None:
         return False
     undrawn = undrawn_centres(mol)

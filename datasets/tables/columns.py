@@ -138,10 +138,9 @@ def _are_structures(cells: Sequence[str], unreadable: float) -> bool:
 
 def size_of(text: str) -> int:
     """Return the number of atoms in a SMILES, or 0 for a text that is none, or a long one."""
-    from rdkit import Chem, rdBase  # slow to import, and help pages need names alone
+    from ..canonical_form import quietly_read  # slow to import, and help pages need names alone
 
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(text) if 0 < len(text) <= MAX_SMILES else None
+    mol = quietly_read(text) if 0 < len(text) <= MAX_SMILES else None
     return 0 if mol is None else mol.GetNumAtoms()
 
 

@@ -6,22 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import product
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 from rdkit.Chem import Atom, Mol
 from rdkit.Chem.rdMolDescriptors import CalcMolFormula
 
-from graphxai.datasets.canonical_form import read_smiles
+from graphxai.datasets.canonical_form import quietly_read
 from graphxai.runtime.reading import packaged_rows
 
 from .ring_system_names import ring_name, ring_system_name
 
 OXIDES = {1: " oxide", 2: " dioxide"}  # of the sulfur of a ring, by its number of oxygens
-
-
-def quietly_read(smiles: str) -> Mol | None:
-    """Return the molecule of a SMILES, or None without a word of RDKit's if it cannot read it."""
-    with rdBase.BlockLogs():
-        return read_smiles(smiles)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -11,7 +11,9 @@ from functools import cache, lru_cache
 from rdkit import Chem
 from rdkit.Chem import Atom, Mol
 
-from .names import cut_smiles, described, group_names, quietly_read, ring_systems, substituent_table
+from graphxai.datasets.canonical_form import quietly_read
+
+from .names import cut_smiles, described, group_names, ring_systems, substituent_table
 from .ring_system_names import ring_table, skeleton
 
 LONGEST = 60  # characters; a longer name says less than a formula

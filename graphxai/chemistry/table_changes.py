@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from rdkit import Chem
 
+from graphxai.datasets.canonical_form import quietly_read
 from graphxai.datasets.matched_pairs import Exchange
 from graphxai.datasets.training_set import TrainingSet, training_set_of
 from graphxai.explanation.api import OneOrMoreModels, predict
@@ -28,7 +29,6 @@ from graphxai.explanation.result import fields_html, table_html
 from .matched_pairs import Measured
 from .matching import rgroups
 from .measurements import MOST_COMPARED, Measurements, measurements_for_tasks
-from .names import quietly_read
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -249,11 +249,9 @@ def kind_of(source: str, *, graphs: bool = False) -> str:
         return "table"
     if not _exists(source):
         return "smiles"
-    from rdkit import Chem, rdBase
+    from graphxai.datasets.canonical_form import quietly_read
 
-    with rdBase.BlockLogs():
-        mol = Chem.MolFromSmiles(source)  # a SMILES takes precedence over a file of the same name
-    if mol is None:
+    if quietly_read(source) is None:  # a SMILES takes precedence over a file of the same name
         if not Path(source).is_file():
             format_of(Path(source))  # which says why it cannot be read
         readable = ", ".join((*SUFFIXES, ".gz", *IMAGES))

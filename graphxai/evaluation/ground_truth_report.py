@@ -14,10 +14,10 @@ from graphxai.explainers import REGISTRY
 from graphxai.explainers.registry import Method
 from graphxai.explanation.files import write_csv
 from graphxai.models.graphormer import Graphormer
-from graphxai.runtime.writing import folder_at, write_whole
+from graphxai.runtime.writing import folder_at, markdown_table, write_whole
 
 from .ground_truth import evaluate_bonds, evaluate_nothing, evaluate_truth
-from .output import markdown_table, milliseconds
+from .output import milliseconds
 from .statistics import bootstrap, compare_pairs
 
 ROWS, SCORES = "rows.csv", "scores.json"
@@ -115,7 +115,8 @@ def detail(rows: pd.DataFrame, seconds: Mapping[str, float] | None = None) -> st
             time = milliseconds(seconds.get(method, float("nan")))
             cells += [time, registered.traits.cost if registered else ""]
         lines.append([f"`{method}`", *cells])
-    return "\n".join(markdown_table(["method", *names, *COSTS[: 2 * bool(seconds)]], lines))
+    head = ["method", *names, *COSTS[: 2 * bool(seconds)]]
+    return markdown_table([head, *lines]) + "\n"
 
 
 def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
@@ -136,7 +137,7 @@ def overview(tasks: dict[str, pd.DataFrame], metric: str = "roc_auc") -> str:
         return ""
     table = pd.DataFrame(columns).fillna("")
     lines = [[f"`{m}`", *map(str, row)] for m, row in table.iterrows()]
-    return "\n".join(markdown_table(["method", *table.columns], lines))
+    return markdown_table([["method", *table.columns], *lines]) + "\n"
 
 
 def describe(scores: dict[str, dict[str, Any]]) -> str:
@@ -147,7 +148,7 @@ def describe(scores: dict[str, dict[str, Any]]) -> str:
         share = "signed shares" if s["share true"] is None else f"{s['share true']:.0%}"
         score = f"{s['model'][0]} {s['model'][1]:.3f} (n = {s['test']:,})"
         lines.append((name, s["question"], f"{s['train']:,}", score, str(s["explained"]), share))
-    return "\n".join(markdown_table((*head, "true nodes"), lines))
+    return markdown_table([(*head, "true nodes"), *lines]) + "\n"
 
 
 def tables(out: Path, names: Sequence[str]) -> str:

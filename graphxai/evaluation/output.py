@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from graphxai.explanation.files import write_csv
-from graphxai.runtime.writing import atomic_write, folder_at, write_whole
+from graphxai.explanation.files import write_csv, write_parquet
+from graphxai.runtime.writing import atomic_write, folder_at, markdown_table, write_whole
 
 from .method_values import MethodValues
 from .metrics import DEFAULT_METRICS, higher_is_better, known_metric
@@ -47,8 +46,7 @@ def save_report(report: MethodValues, folder: Path) -> Path:
     if find_spec("pyarrow") is not None:
         rows = report.rows.assign(graph=report.rows.graph.astype(str))
         for name, table in (("results", rows), ("table", frame)):
-            with atomic_write(folder / f"{name}.parquet", "wb") as file:
-                table.to_parquet(file, index=False)
+            write_parquet(table, folder / f"{name}.parquet")
     write_whole(folder / "table.tex", latex_tables(report))
     return folder
 
@@ -98,26 +96,17 @@ def summary_markdown(report: MethodValues, figures: list[str]) -> str:
     return "\n".join(lines)
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table, with an empty line after it."""
-
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cells)} |"
-
-    return [line(head).replace("|  |", "| |"), "|---" * len(head) + "|", *map(line, rows), ""]
-
-
 def _robustness(report: MethodValues) -> list[str]:
     """Write how the model itself fares with nodes removed at random."""
     if not report.robustness:
         return []
-    rows = [
+    rows = [["removed by", "", *(f"{100 * share:.0f} %" for share in SHARES)]]
+    rows += [
         [f"`{operator}`", of.measure, *(f"{value:.3f}" for value in of.values)]
         for operator, of in report.robustness.items()
     ]
-    lines = ["The model itself, with shares of the nodes removed at random:", ""]
-    lines += markdown_table(["removed by", "", *(f"{100 * share:.0f} %" for share in SHARES)], rows)
-    return lines
+    about = "The model itself, with shares of the nodes removed at random:"
+    return [about, "", markdown_table(rows), ""]
 
 
 def _table(report: MethodValues, operator: str) -> list[str]:
@@ -128,7 +117,7 @@ def _table(report: MethodValues, operator: str) -> list[str]:
         rows = [[_name(report, name), *row] for name, row in some.iterrows()]
         arrows = {m: "↑" if higher_is_better(m) else "↓" for m in report.metrics(operator)}
         heads = [f"{name} {arrows.get(name, '')}".rstrip() for name in some.columns]
-        lines += markdown_table(["method", *heads], rows)
+        lines += [markdown_table([["method", *heads], *rows]), ""]
     return [*lines, "ms: mean time of one explanation, of graphs that share passes.", ""]
 
 
@@ -137,6 +126,7 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
     if len(report.methods) < 2:
         return []
     best = report.ranking(metric, operator)[0]
+    head = ("method", "difference [95 % interval]", "p (Holm)", "effect d_z", "")
     rows = [
         (
             _name(report, c.second),
@@ -151,9 +141,8 @@ def _against_the_best(report: MethodValues, metric: str, operator: str) -> list[
         f"{_name(report, best)} has the best mean {metric}. Tests against it (Wilcoxon; Holm's"
         " correction counts all pairs of methods, because the same graphs picked the best):",
         "",
-        *markdown_table(
-            ("method", "difference [95 % interval]", "p (Holm)", "effect d_z", ""), rows
-        ),
+        markdown_table([head, *rows]),
+        "",
     ]
 
 
@@ -171,7 +160,7 @@ def _operators(report: MethodValues) -> list[str]:
         if metric in report.metrics(report.operators[0]):
             frame = report.agreement(metric)
             rows = [[str(name), *(f"{v:.2f}" for v in row)] for name, row in frame.iterrows()]
-            lines += markdown_table([metric, *frame.columns], rows)
+            lines += [markdown_table([[metric, *frame.columns], *rows]), ""]
     return lines
 
 
@@ -185,7 +174,8 @@ def _seeds(report: MethodValues) -> list[str]:
             rows = [
                 [_name(report, name), *(f"{v:.3f}" for v in row)] for name, row in frame.iterrows()
             ]
-            lines += markdown_table([metric, *(_cell(str(c)) for c in frame.columns)], rows)
+            head = [metric, *(_cell(str(c)) for c in frame.columns)]
+            lines += [markdown_table([head, *rows]), ""]
     return lines
 
 
@@ -207,7 +197,8 @@ def _conservation(report: MethodValues) -> list[str]:
         "Sum of relevance (nodes and graph token) against the output. Gap: mean absolute"
         " difference; unexplained: the same after adding biases.",
         "",
-        *markdown_table(("method", "slope", "correlation", "gap", "unexplained"), rows),
+        markdown_table([("method", "slope", "correlation", "gap", "unexplained"), *rows]),
+        "",
     ]
 
 

@@ -218,10 +218,9 @@ def _counted(model: Any, batch: Any, relations: Sequence[Any] | None) -> HeadCou
 def _relations(item: Input) -> NDArray[np.bool_] | None:
     molecule = item.molecule
     if molecule is None and item.smiles is not None:
-        from rdkit import Chem, rdBase
+        from graphxai.datasets.canonical_form import quietly_read
 
-        with rdBase.BlockLogs():
-            molecule = Chem.MolFromSmiles(item.smiles)
+        molecule = quietly_read(item.smiles)
     return None if molecule is None else relations_of(molecule)
 
 

@@ -133,7 +133,7 @@ def check_gradients(model: Any, batch: Any, reports_cuts: bool) -> None:
             " model as it was before quantisation, or use a method that only hides nodes, such as"
             " 'occlusion'."
         )
-    if not reports_cuts and (places := model.cuts(batch)):
+    if not reports_cuts and (places := model.checks.cuts(model, batch)):
         warn_of_cuts(name, places, in_ledger=False)
 
 

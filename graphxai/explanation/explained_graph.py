@@ -373,12 +373,9 @@ class ExplainedGraph:
 @lru_cache(maxsize=1024)  # a table looks each molecule up several times, also at its end
 def read_again(smiles: str) -> "Mol | None":
     """Return the molecule that a SMILES is read as, None if it cannot be, from a cache."""
-    from rdkit import rdBase
+    from graphxai.datasets.canonical_form import quietly_read
 
-    from graphxai.datasets.canonical_form import read_smiles
-
-    with rdBase.BlockLogs():
-        return read_smiles(smiles)
+    return quietly_read(smiles)
 
 
 def of_either_sign(members: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -168,13 +168,12 @@ def _sdf_record(drawn: "Mol", items: Mapping[str, str]) -> "tuple[str, Mol | Non
     """Write a molecule with coordinates and items, and return the record and what is read of it."""
     from rdkit import Chem, rdBase
 
+    from graphxai.datasets.isomers import undrawn_places
+
     mol = Chem.Mol(drawn)
-    for place in Chem.FindPotentialStereo(mol):
-        if (
-            place.type == Chem.StereoType.Bond_Double
-            and place.specified == Chem.StereoSpecified.Unspecified
-        ):  # else beside a defined one, it is read as it is drawn
-            mol.GetBondWithIdx(place.centeredOn).SetStereo(Chem.BondStereo.STEREOANY)
+    for place in undrawn_places(mol, Chem.StereoType.Bond_Double):
+        # else beside a defined one, it is read as it is drawn
+        mol.GetBondWithIdx(place).SetStereo(Chem.BondStereo.STEREOANY)
     for name in mol.GetPropNames():
         mol.ClearProp(name)
     for name, value in items.items():

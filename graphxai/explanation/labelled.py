@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, ov
 from graphxai.contract.method_names import MethodName
 from graphxai.datasets.graph import is_from
 from graphxai.explanation.prediction import Prediction, joined_notes, table_cells
-from graphxai.explanation.result import Drawing, image_html, shown_as_png, table_html
+from graphxai.explanation.result import image_html, shown_as_png, table_html
 from graphxai.visualization.text import FORBIDDEN
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class LabelledResults(list[Item | None], Generic[Item]):
 
     def _line(self, result: Item) -> str:
         """Return a result in one line of text."""
-        raise NotImplementedError
+        return repr(result)
 
     def _fitting_labels(self) -> Any:
         """Return the labels, or the positions if the list has grown or shrunk since."""
@@ -167,9 +167,6 @@ class Drawings(LabelledResults[Any]):
         results: results with pictures, see `Drawing`.
         labels: as for `Explanations`.
     """
-
-    def _line(self, result: Drawing) -> str:
-        return repr(result)
 
     def _repr_html_(self) -> str:
         """Return a table of the first results, with small pictures."""

@@ -17,6 +17,7 @@ from graphxai.learning.teachers.stacking import FOLDS, SOURCES, shares_text
 from graphxai.learning.training import LearnedModel, RunSource
 from graphxai.models.graphormer import members_of
 from graphxai.models.process import KernelProcess, SummedModel
+from graphxai.runtime.writing import markdown_table
 
 CHANCE = 0.05  # p above which one number says how often intervals held near and far
 
@@ -225,12 +226,6 @@ def curve_text(points: Sequence[dict[str, Any]]) -> str:
                 cells = [_cell(scores["scores"][key][metric]) for key in shown]
                 rows.append([name, f"{point['n']:,}", metric, *cells])
     return "**Learning curve.** All points use the same test molecules.\n\n" + markdown_table(rows)
-
-
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, whose first row is its header."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def coverage_text(coverage: Mapping[str, Mapping[str, Any]], units: Mapping[str, str]) -> str:

@@ -186,10 +186,10 @@ def nearest_of_others(smiles: Sequence[str]) -> FloatArray:
     return nearest_of_other_folds(smiles, [[place] for place in range(len(smiles))])
 
 
-def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
+def best_slope(task: Task, unseen: Unseen) -> float:
     """Return how fast the margins of classes grow away from what was learned, as the errors show.
 
-    It is the slope with the smallest sets at this level, and 0 where similarity to what was learned
+    It is the slope with the smallest sets at `LEVEL`, and 0 where similarity to what was learned
     does not go with the errors. It is 0 for values, whose intervals depend on similarity itself.
     """
     labelled, best, smallest = comparable(unseen.readings, unseen.y), 0.0, np.inf
@@ -200,7 +200,7 @@ def best_slope(task: Task, unseen: Unseen, level: float = LEVEL) -> float:
         difficulty = 1 + slope * (1 - unseen.similarity[labelled])
         margins = _margins(_by_class(task, read)) / difficulty[:, None]  # (n, classes)
         limits = [
-            np.quantile(margins[y == code, code], level) if (y == code).any() else np.inf
+            np.quantile(margins[y == code, code], LEVEL) if (y == code).any() else np.inf
             for code in range(len(task.classes))
         ]
         size = (margins <= limits).sum(1).mean()
@@ -312,15 +312,15 @@ def pooled(sources: Sequence[Conformal | None]) -> Conformal | None:
     return Conformal(scores, scored[0].slope, near if known else ())
 
 
-def guess_width(task: Task, y: FloatArray, level: float = LEVEL) -> float | None:
-    """Return the width of the interval around the median that holds a share `level` of labels y.
+def guess_width(task: Task, y: FloatArray) -> float | None:
+    """Return the width of the interval around the median that holds a share `LEVEL` of labels y.
 
     A guess without any model would need it. It is None for classes, and without labels.
     """
     labels = y[~np.isnan(y)]
     if task.kind != "regression" or not len(labels):
         return None
-    return float(2 * np.quantile(np.abs(labels - np.median(labels)), level))
+    return float(2 * np.quantile(np.abs(labels - np.median(labels)), LEVEL))
 
 
 def coverage(

@@ -120,13 +120,13 @@ def shapley_errors(model: LoadedModel, items: Sequence[Item], target: Target) ->
     return errors[np.isfinite(errors)]
 
 
-def removal_text(facts: Mapping[str, Any], *, trained: bool, nodes: str = "nodes") -> str:
+def removal_text(facts: Mapping[str, Any], *, trained: bool) -> str:
     """Return the paragraph of a card on what was measured, "" if nothing was and none removed."""
     lines = []
     for name, measured in facts.items():
         values = ", ".join(f"{value:.3f}" for value in measured["values"])
         line = (
-            f"* {name}: without 0, 25, 50 and 75 % of the {nodes}, the {measured['measure']} is"
+            f"* {name}: without 0, 25, 50 and 75 % of the nodes, the {measured['measure']} is"
             f" {values} (n = {measured['graphs']:,}; always the same answer:"
             f" {measured['chance']:.3f})"
         )
@@ -137,7 +137,7 @@ def removal_text(facts: Mapping[str, Any], *, trained: bool, nodes: str = "nodes
                 f" {measured['explained']} graphs; mean {measured['error_mean']:.2f})"
             )
         lines.append(line)
-    said = TRAINED * trained + f"On test graphs, with {nodes} drawn at random:\n\n" * bool(lines)
+    said = TRAINED * trained + "On test graphs, with nodes drawn at random:\n\n" * bool(lines)
     return f"**Removal.** {said.strip(' ')}" + "\n".join(lines) if said else ""
 
 

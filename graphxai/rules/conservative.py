@@ -282,7 +282,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, alike: bool = Fals
 
     For `alike` see `alone_as_together`.
     """
-    if bias is None or not _records_biases():
+    tape = _tape.get()
+    if bias is None or tape is None or not tape.with_biases:
         return alone_as_together(x, weight, bias, alike=alike)
     return add_bias(alone_as_together(x, weight, alike=alike), bias)
 
@@ -372,8 +373,3 @@ def _rms_norm(
     """Compute RMSNorm of x with the scale of `scaled_by`, which is x or a constant copy of it."""
     y = x * (scaled_by.square().mean(dim=axes, keepdim=True) + eps).rsqrt()
     return y if weight is None else y * weight
-
-
-def _records_biases() -> bool:
-    tape = _tape.get()
-    return tape is not None and tape.with_biases

@@ -130,6 +130,12 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, whose first row is its header."""
+    head, *lines = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head.replace("|  |", "| |"), "|---" * len(rows[0]) + "|", *lines])
+
+
 def json_text(content: Any) -> str:
     """Return JSON with a line for each entry, but with every list of numbers on one line."""
     text = json.dumps(content, indent=1)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from rdkit import Chem
 from rdkit.Chem import Atom, BondDir, BondStereo, BondType, Mol
 
-from graphxai.chemistry.names import quietly_read
+from graphxai.datasets.canonical_form import quietly_read
 from graphxai.visualization.layout import atoms_of, bond_length, bonded, bonds_of, laid_out
 
 UNIT = 100  # coordinates are in hundredths of a bond length

@@ -42,14 +42,9 @@ class _Unreachable(Exception):
     """A reference to a module cannot be redirected to its copy."""
 
 
-def eval_replica_of(module: nn.Module) -> nn.Module:
-    """Return the replica that `in_eval_mode` runs in place of a module, or the module itself."""
-    return _evaluated.get().get(module, module)
-
-
 @contextmanager
 def in_eval_mode(module: nn.Module) -> Iterator[None]:
-    """Let `eval_replica_of` return the module in eval mode within the block.
+    """Let `ModuleView.running` be the module in eval mode within the block.
 
     The mode of the module itself does not change. If no replica can be made, the module is put into
     eval mode within the block, with a warning.
@@ -276,7 +271,7 @@ class ModuleView:
     @property
     def running(self) -> nn.Module:
         """The module that a pass runs, which within `evaluating` is its replica in eval mode."""
-        return eval_replica_of(self.module)
+        return _evaluated.get().get(self.module, self.module)
 
     def parameters(self) -> Iterator[Tensor]:
         """Yield the parameters and buffers of the module, or a constant if it has none."""

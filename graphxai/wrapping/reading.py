@@ -178,10 +178,9 @@ def _with_entries(graph: Data) -> Data:
 
 def _num_atoms(smiles: str) -> int:
     """Count the atoms of a SMILES, or return -1 if it is no SMILES."""
-    from rdkit import Chem, rdBase
+    from graphxai.datasets.canonical_form import quietly_read
 
-    with rdBase.BlockLogs():
-        molecule = Chem.MolFromSmiles(smiles)
+    molecule = quietly_read(smiles)
     return -1 if molecule is None else molecule.GetNumAtoms()
 
 

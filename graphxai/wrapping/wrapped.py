@@ -150,10 +150,6 @@ class WrappedModel(ShownModel, ModuleView):
         """Whether recorded attention has shown that the output is read at an added class token."""
         return self.checks.reads_class_token
 
-    def cuts(self, batch: WrappedBatch) -> set[str]:
-        """Return the modules that use values of the nodes without their gradient."""
-        return self.checks.cuts(self, batch)
-
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Run passes within the block in eval mode, and take the module's form as it is now."""
@@ -362,11 +358,7 @@ class WrappedModel(ShownModel, ModuleView):
 
     def rows_to_outputs(self, batch: WrappedBatch, shown: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a plain pass as a function of node rows (n, D) or (B, S, D)."""
-
-        def call(rows: Tensor) -> Tensor:
-            return outputs_of_rows(self, rows, batch, shown)
-
-        return call
+        return lambda rows: outputs_of_rows(self, rows, batch, shown)
 
     def attributes_read(self) -> set[str] | None:
         """Return the names of the graph attributes that the model reads, or None for all."""

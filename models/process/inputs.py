@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,11 +57,8 @@ class ProcessBatch:
 
     def to(self, device: torch.device | str) -> ProcessBatch:
         """Return the batch with every tensor on `device`."""
-        moved: dict[str, Any] = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-        }
-        return ProcessBatch(**moved)
+        tensors: dict[str, Any] = {n: v for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
     def counts(self, presence: Tensor, keep: Tensor | None) -> Tensor:
         """Return the counts (P, K) of K variants of the batch.

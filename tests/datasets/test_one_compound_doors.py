@@ -93,6 +93,7 @@ READERS = {
     "graphxai/evaluation/ground_truth_report.py": "molecules to draw",
     "graphxai/evaluation/trust/other_forms.py": WRITTEN,
     "graphxai/explainers/heads.py": WRITTEN,
+    "graphxai/explanation/explained_graph.py": WRITTEN,
     "graphxai/explanation/files.py": "nothing: it names the function in its docstring",
     "graphxai/learning/measured_pairs.py": WRITTEN,
     "graphxai/learning/processes/adapting.py": WRITTEN,

@@ -3,11 +3,11 @@
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from graphxai.explanation.result import fields_html
 from .neighbours import Way
 
 
+@dataclass(frozen=True, eq=False)
 class ChangedMolecule:
     """A neighbour of a molecule, as searches towards one and several goals find it.
 
@@ -41,11 +42,15 @@ class ChangedMolecule:
 
     smiles: str
     change: str
+    source: str
     atoms: frozenset[int]
-    way: Way
-    front: int
+    _: KW_ONLY
+    way: Way = ()
+    front: int = 0
+    accessibility: float | None = None
+    alerts: tuple[str, ...] = ()
     measured: Any
-    expected: Mapping[str, ShrunkenMean]
+    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict, hash=False)
 
     @property
     def changes(self) -> str:
@@ -82,8 +87,7 @@ class ChangedMolecule:
     def compared(self, start: str, tables: Mapping[str, MeasuredTable]) -> Self:
         """Return the change with what was measured of each property, from the SMILES before it."""
         about = {name: table.about(start, self.smiles) for name, table in tables.items()}
-        changed: Any = self
-        return cast("Self", replace(changed, measured=self._told(about)))
+        return replace(self, measured=self._told(about))
 
     def _told(self, about: dict[str, Measured]) -> Any:
         """Return what was measured as the result holds it."""
@@ -106,23 +110,14 @@ class Counterfactual(ChangedMolecule):
             `smiles` and `prediction` are those of the isomer that is farthest from the goal.
     """
 
-    smiles: str
-    change: str
-    source: str
-    atoms: frozenset[int]
     prediction: Prediction
     before: Prediction
     predicted_change: float
     distance: float
     similarity: float
     sure: bool | None = None
-    way: Way = ()
-    front: int = 0
-    accessibility: float | None = None
-    alerts: tuple[str, ...] = ()
-    measured: Measured | None = None
     isomers: tuple[tuple[str, Prediction], ...] = ()
-    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict, hash=False)
+    measured: Measured | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         """Return the change in one line of text; `columns` has everything else."""
@@ -224,21 +219,12 @@ class ProfileCounterfactual(ChangedMolecule):
         measured: what was measured for the change, by property.
     """
 
-    smiles: str
-    change: str
-    source: str
-    atoms: frozenset[int]
     predictions: Mapping[str, Prediction]
     before: Mapping[str, Prediction]
     score: DesirabilityScore
     similarity: float
-    way: Way = ()
-    front: int = 0
-    accessibility: float | None = None
-    alerts: tuple[str, ...] = ()
     isomers: tuple[tuple[str, float], ...] = ()
-    measured: Mapping[str, Measured] = field(default_factory=dict)
-    expected: Mapping[str, ShrunkenMean] = field(default_factory=dict)
+    measured: Mapping[str, Measured] = field(default_factory=dict, kw_only=True)
 
     def __repr__(self) -> str:
         return f"ProfileCounterfactual({self.changes}: {self.score}, {self.smiles})"

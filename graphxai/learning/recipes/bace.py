@@ -26,7 +26,6 @@ from graphxai.learning.card import (
     MOLECULES,
     counted,
     coverage_text,
-    markdown_table,
     score_tables,
     summary,
 )
@@ -42,7 +41,7 @@ from graphxai.learning.training import LearnedModel
 from graphxai.models.graphormer import save_checkpoint, set_standardisation
 from graphxai.runtime.options import with_options
 from graphxai.runtime.randomness import callers_state_kept
-from graphxai.runtime.writing import write_whole
+from graphxai.runtime.writing import markdown_table, write_whole
 
 STANDARDISED: Standardisation = "parent"
 ACTIVITY, POTENCY = "BACE-1 inhibition", "pIC50"

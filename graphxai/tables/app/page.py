@@ -5,8 +5,7 @@ from importlib.resources import files
 
 from rdkit import Chem, rdBase
 
-from graphxai.chemistry.names import quietly_read
-from graphxai.datasets.canonical_form import smiles_with_groups
+from graphxai.datasets.canonical_form import quietly_read, smiles_with_groups
 from graphxai.datasets.molecule_reading import MoleculeError, read_molecules, shortened
 from graphxai.datasets.tables.structures import StructureRecord
 from graphxai.evaluation.trust.trust import level_properties

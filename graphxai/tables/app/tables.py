@@ -17,9 +17,9 @@ from rdkit import Chem, rdBase
 from graphxai.chemistry.desirability import PropertyGoal
 from graphxai.chemistry.matching import SearchTimeError, matches_in_time
 from graphxai.chemistry.measurements import Measurements, NoNumbersError
-from graphxai.chemistry.names import quietly_read
 from graphxai.contract.target import Target
 from graphxai.datasets.as_given import Standardisation
+from graphxai.datasets.canonical_form import quietly_read
 from graphxai.datasets.tables.columns import NAME_IT
 from graphxai.datasets.tables.dialect import DEFAULT
 from graphxai.datasets.tables.opening import OTHERS, SUFFIXES, TableError

@@ -18,13 +18,13 @@ from graphxai.chemistry.measurements import (
     compounds_of,
     racemates_among,
 )
-from graphxai.chemistry.names import quietly_read
 from graphxai.chemistry.substituents import fragment_name
 from graphxai.chemistry.table_changes import (
     MeasuredExchange,
     PredictionsOf,
     changes_among,
 )
+from graphxai.datasets.canonical_form import quietly_read
 from graphxai.datasets.cell_numbers import Bound
 from graphxai.explanation.compute.models import ModelPanel, standardisation_of
 from graphxai.explanation.prediction import Prediction
