@@ -1,8 +1,8 @@
 """A pass of a module that is to be explained, and what earlier passes of the model have shown."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -78,6 +78,9 @@ class PassMemory:
         self.keeps = False  # whether passes need a `ValueKeeper`
         self.views_attention = False  # whether the layout of attention matters to views of it
         self.proved: set[object] = set()  # operations in modules, with autograd's own gradients
+        self.judged: dict[
+            tuple[str, ...], bool
+        ] = {}  # whether ways back in Python change gradients
 
     def __deepcopy__(self, _: Any) -> "PassMemory":
         return self
@@ -258,22 +261,6 @@ class PassBesideEmpty(NamedTuple):
 
     request: PassRequest
     is_right: Callable[[], bool]
-
-
-@contextmanager
-def requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Let tensors require a gradient within the block; the edges to them stay valid.
-
-    Leaves whose relevance is wanted do so anyway.
-    """
-    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
-    for tensor in tensors:
-        tensor.requires_grad_()
-    try:
-        yield
-    finally:
-        for tensor in tensors:
-            tensor.requires_grad_(False)
 
 
 def record_pass(request: PassRequest) -> Trace:
