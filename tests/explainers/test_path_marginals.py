@@ -358,6 +358,23 @@ def test_a_node_that_the_graph_names_is_left_out_as_one_that_the_caller_names(re
             assert e.relevance == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
+def test_an_index_of_the_data_set_is_refused_by_its_name():
+    class ReadsAll(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = GCNConv(3, 8), torch.nn.Linear(8, 1)
+
+        def forward(self, data):
+            h = self.layer(data.x, data.edge_index).relu()
+            return self.head(global_add_pool(h, data.batch))
+
+    model = gx.wrap(ReadsAll().eval(), kind="regression")
+    graph = Data(x=torch.randn(3, 3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    graph.row_index = torch.tensor([5321])
+    with pytest.raises(ValueError, match="row_index contains 5321, but there are only 3 nodes"):
+        gx.explain(model, graph, "path_marginals")
+
+
 def test_by_presence_gates_it_takes_at_most_forty_passes(monkeypatch):
     """Count the pass that is recorded, one to compare with, and 19 forward and backward."""
     torch.manual_seed(0)
