@@ -35,7 +35,7 @@ from graphxai.engine.hooked_plan import ROUNDING, HookedPlan, hook_by_plan
 from graphxai.engine.ledger import BIASES, CONSTANTS, LedgerLines
 from graphxai.engine.plan import make_plans
 from graphxai.engine.recorded_pass import run_recorded, unseen_constants
-from graphxai.engine.request import PassMemory, PassRequest, record_pass, requiring_gradients
+from graphxai.engine.request import PassMemory, PassRequest, record_pass
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.rules import Node, saved
 from graphxai.engine.trace import NODES, LacksValue, Opaque
@@ -43,7 +43,7 @@ from graphxai.rules.conservative import Rules, conservative, record
 from graphxai.rules.operation_rule import secant
 from graphxai.rules.remainders import gradients_of
 from graphxai.rules.tape import DeferredShares, DoesNotAddUp, Tape
-from graphxai.runtime.modules import uncompiled
+from graphxai.runtime.modules import requiring_gradients, uncompiled
 
 AFFINE = Rules(attention=True, layernorm=True, activation="ratio")
 OUTPUTS = ""  # in place of an attribute

@@ -149,7 +149,11 @@ class _ConstantDerivative:
         rule, of_table = rule_for(self.plan, op), kinds.OPERATIONS[op.name].rule
         if rule is None and of_table is not None and of_table.is_affine(op.args):
             rule = of_table.forward
-        return by_rule(op, args, kwargs, rule)
+        out = by_rule(op, args, kwargs, rule)
+        if op.name not in kinds.ROOTS or out.shape != args[0].shape:
+            return out
+        at_rest = _tangent(args[0]) == 0  # where the slope may be infinite, as at zero
+        return forward_ad.make_dual(out.detach(), _tangent(out).masked_fill(at_rest, 0.0))
 
     def _fills(self, op: Op) -> bool:
         """Whether an operation puts numbers among a signal's entries, or adds a number to it."""

@@ -243,14 +243,20 @@ def refuse_lost_gradients(
             noise = (near - wanted).abs().amax()  # deep networks without norms amplify rounding
             same = bool((wanted - passed[value]).abs().amax() <= ROUNDINGS * noise)
         results = [trace.tensor(ref.value) for ref in outputs]
-        changing = [] if same else _changing_gradients(trace, results)
+        hooked = {"a hook"} if any(x._backward_hooks for x in trace.memory.tensors) else set[str]()
+        changing = set[str]() if same else hooked | set(ways_back_in_python(results))
         if changing:
             warn(
-                f"{' and '.join(changing)} passes back something else than the gradient of what"
-                " the model computes; relevance follows what it computes.",
+                f"{' and '.join(sorted(changing))} passes back something else than the gradient of"
+                " what the model computes; relevance follows what it computes.",
                 stacklevel=10,
             )
-        if same or changing or _come_back(trace):
+        # values that left PyTorch, or this thread, may have come back: a warning says that it cuts
+        flow, makers = trace.flow, enumerate(trace.flow.maker)
+        outside = (v for v, maker in makers if maker < 0 and flow.depends[v] & 1)
+        come_back = any(flow.slot_of_value[v] not in trace.inputs for v in outside)
+        trace.gradient_changes = bool(changing) and not come_back
+        if same or changing or come_back:
             proved |= operations
             return
         history = _gradients(results, {v: trace.tensor(v) for v in again})  # autograd's own
@@ -267,20 +273,11 @@ def refuse_lost_gradients(
     raise not_followed(f"{op.name}, whose gradient is not autograd's own,", op.path)
 
 
-def _come_back(trace: Trace) -> bool:
-    """Whether values left PyTorch, or this thread, and came back: a warning says that it cuts."""
-    flow = trace.flow
-    outside = (v for v, maker in enumerate(flow.maker) if maker < 0 and flow.depends[v] & 1)
-    return any(flow.slot_of_value[value] not in trace.inputs for value in outside)
-
-
-def _changing_gradients(trace: Trace, outputs: Sequence[Tensor]) -> list[str]:
-    """Name what may pass back another gradient: backward passes in Python, and hooks."""
-    hooked = any(tensor._backward_hooks for tensor in trace.memory.tensors)
+def ways_back_in_python(outputs: Sequence[Tensor]) -> tuple[str, ...]:
+    """Name the backward passes in Python, also those of hooks on modules, in autograd's graph."""
     nodes = (node for x in outputs if x.grad_fn is not None for node in in_order(x.grad_fn, {}))
     in_python: Any = torch._C._FunctionBase
-    names = {node.name() for node in nodes if isinstance(node, in_python)}
-    return sorted(names | ({"a hook"} if hooked else set()))
+    return tuple(node.name() for node in nodes if isinstance(node, in_python))
 
 
 def _gradients(outputs: list[Tensor], values: Mapping[int, Tensor]) -> dict[int, Tensor]:

@@ -1,8 +1,8 @@
 """A pass of a module that is to be explained, and what earlier passes of the model have shown."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -258,22 +258,6 @@ class PassBesideEmpty(NamedTuple):
 
     request: PassRequest
     is_right: Callable[[], bool]
-
-
-@contextmanager
-def requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Let tensors require a gradient within the block; the edges to them stay valid.
-
-    Leaves whose relevance is wanted do so anyway.
-    """
-    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
-    for tensor in tensors:
-        tensor.requires_grad_()
-    try:
-        yield
-    finally:
-        for tensor in tensors:
-            tensor.requires_grad_(False)
 
 
 def record_pass(request: PassRequest) -> Trace:

@@ -23,14 +23,14 @@ from graphxai.engine.plan import make_plan
 from graphxai.engine.recorded_pass import connected_to_nodes, pass_by_recording
 from graphxai.engine.recording import Recording, is_recording
 from graphxai.engine.replay import Replay
-from graphxai.engine.request import PassRequest, requiring_gradients
+from graphxai.engine.request import PassRequest
 from graphxai.engine.role_finder import find_roles
 from graphxai.engine.trace import NODES, Opaque
 from graphxai.rules import conservative as rules_of
 from graphxai.rules.conservative import Rules, current_rules, current_tape
 from graphxai.rules.module_rule import CustomRule, computing_by_rules
 from graphxai.rules.tape import Tape
-from graphxai.runtime.modules import uncompiled
+from graphxai.runtime.modules import requiring_gradients, uncompiled
 from graphxai.runtime.scope import Blocks
 
 

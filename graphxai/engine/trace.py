@@ -163,6 +163,7 @@ class Trace:
         random_results: what random operations returned, by number.
         random_calls: the path of a module and the name of a function by which it drew random
             numbers.
+        gradient_changes: whether hooks, or backward passes in Python, change the gradient.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -173,6 +174,7 @@ class Trace:
     first_exit: int | None = None
     random_results: dict[int, Tensor] = field(default_factory=dict)
     random_calls: set[tuple[str, str]] = field(default_factory=set)
+    gradient_changes: bool = False
     # the number of operations that were looked at, and by storage those that touch it
     _touching: tuple[int, dict[int, list[int]]] = field(default_factory=lambda: (0, {}))
 

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from graphxai.contract.inputs import prepare_all
 from graphxai.contract.model import explaining
 from graphxai.contract.target import Target
-from graphxai.engine.request import requiring_gradients
 from graphxai.explainers import get_explainer
 from graphxai.explainers.gradient import GradientInput
 from graphxai.explainers.registry import Method, each_of, told_apart
@@ -35,6 +34,7 @@ from graphxai.explanation.api import explain
 from graphxai.explanation.compute.models import Model
 from graphxai.models.graphormer import Ensemble, Graphormer
 from graphxai.rules.conservative import conservative, record
+from graphxai.runtime.modules import requiring_gradients
 
 METHODS = ("gradient_input", "lrp_ah", "lrp_ln", "lrp_ah_ln", "lrp")
 COLUMNS = ("graph", "method", "stage", "relevance", "biases", "inputs", "created", "output")

@@ -29,7 +29,8 @@ from graphxai.explanation.prediction import Prediction, read_outputs
 from graphxai.explanation.result import Drawing
 from graphxai.runtime.device import on_cpu_by_default
 from graphxai.visualization import Scale, graph_svg, molecule_svg, superpixel_svg
-from graphxai.wrapping.chosen import chosen_nodes, named_nodes
+from graphxai.wrapping.chosen import chosen_nodes
+from graphxai.wrapping.hiding import nodes_of_answer
 from graphxai.wrapping.removal import Operator, outputs_of_many, outputs_without_edges
 from graphxai.wrapping.subgraphs import undirected_edges
 from graphxai.wrapping.wrapped import WrappedModel
@@ -267,7 +268,12 @@ def _search(
 
     Both are as in `outputs_of_many`.
     """
-    nodes_read = _nodes_read(model, item.data)
+    nodes_read = chosen_nodes(item.data)
+    if isinstance(model, WrappedModel) and not nodes_read:
+        batch = model.collate([item.data]).to(model.device)
+        with evaluating(model):
+            (of_answer,) = nodes_of_answer(model, batch, model.embed(batch))
+        nodes_read = of_answer.nonzero()[:, 0].tolist()
     members, belongs = _members(item.data, of, nodes_read)
     before = explanation.prediction
     column = task.classes.index(str(before.label))
@@ -303,22 +309,6 @@ def _search(
             )
         removed_members = tuple(members[k] for k in chosen.nonzero()[:, 0].tolist())
     return CounterfactualSet(of, removed_members, explanation, after, proven, predictions)
-
-
-def _nodes_read(model: Model, graph: Data) -> list[int]:
-    """Return the nodes at which a model reads its answer.
-
-    These are the chosen node or pair, or the nodes that an index or a mask of the graph names if
-    the output is zero without one of them.
-    """
-    nodes = chosen_nodes(graph)
-    named = named_nodes(graph, model.attributes_read()) if isinstance(model, WrappedModel) else []
-    if nodes or not named:
-        return nodes
-    keep = torch.ones(len(named), int(graph.num_nodes or 0), dtype=torch.bool)
-    keep[torch.arange(len(named)), named] = False
-    (outputs,) = outputs_of_many(model, [graph], [keep])
-    return [node for node, output in zip(named, outputs, strict=True) if not output.any()]
 
 
 def _members(data: Data, of: MemberKind, read: list[int]) -> tuple[list[Any], Tensor]:

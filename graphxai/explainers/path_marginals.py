@@ -244,8 +244,9 @@ def marginals_of_present(start: Embedded, value: ValueOfOutputs, present: Tensor
         NoAttentionError: the whole graphs have no attention either.
     """
     batch, tokens = start.batch, start.tokens
-    alone = not getattr(batch, "has_graph_token", True) and (present.sum(-1) <= 1).all()
-    if alone:  # a single node has all the attention, whatever its score
+    # a single node has all the attention, whatever its score, and whatever graphs are beside it
+    alone = (present.sum(-1) <= 1) & (not getattr(batch, "has_graph_token", True))
+    if bool(alone.all()):
         return tokens.new_zeros(present.shape)
     rows, rest, keep = _coalition(batch, tokens, present)
     try:
@@ -259,7 +260,7 @@ def marginals_of_present(start: Embedded, value: ValueOfOutputs, present: Tensor
     scattered = tokens.new_zeros(present.shape)
     of_nodes = marginals_of_tokens[:, 1:][rest.mask if keep is None else present]
     scattered[present] = of_nodes.to(scattered.dtype)
-    return scattered
+    return scattered.masked_fill(alone[:, None], 0.0)
 
 
 def _coalition(batch: Any, tokens: Tensor, present: Tensor) -> tuple[Tensor, Any, Tensor | None]:

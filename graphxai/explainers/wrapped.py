@@ -1,6 +1,6 @@
 """Ask a wrapped model for what explainers need beyond the contract."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -340,15 +340,30 @@ def said_of_probabilities(model: Any, batch: Any, outputs: Tensor) -> str:
 
 
 def _ends_in_probabilities(model: Any, batch: Any) -> bool:
-    """Return whether the outputs of the largest graph come from a sigmoid or softmax."""
+    """Return whether the outputs of the largest graph come from a sigmoid or softmax.
+
+    It may be written by hand, as a quotient of exponentials.
+    """
     single = batch.of_rows(int(batch.num_nodes.argmax()))
     with model.evaluating():
-        todo = [model.encode(model.embed(single).detach().requires_grad_(), single).grad_fn]
+        last = model.encode(model.embed(single).detach().requires_grad_(), single).grad_fn
+    if _behind(last, kinds.GATES | kinds.SOFTMAX) is not None:
+        return True
+    fraction = _behind(last, kinds.QUOTIENTS | kinds.INVERSES | kinds.POWERS, kinds.TIMES)
+    parts = [] if fraction is None else [part for part, _ in fraction.next_functions if part]
+    sums = kinds.ADDITIONS | kinds.SUMS
+    of_exponentials = (_behind(part, kinds.EXPONENTIALS, sums) is not None for part in parts)
+    return bool(parts) and all(of_exponentials)
+
+
+def _behind(node: Any, wanted: Set[str], through: Set[str] = frozenset()) -> Any:
+    """Return the first of the wanted nodes before a node of autograd's graph, or None."""
+    todo = [node]
     while todo:
         node = todo.pop()
         kind = None if node is None else kinds.NODES_OF_GRAPH.get(node.name())
-        if kind is not None and kind.name in kinds.GATES | kinds.SOFTMAX:
-            return True
-        if kind is not None and kind.name in kinds.SAME | kinds.GATHERED:
+        if kind is not None and kind.name in wanted:
+            return node
+        if kind is not None and kind.name in kinds.SAME | kinds.GATHERED | through:
             todo += [before for before, _ in node.next_functions]
-    return False
+    return None

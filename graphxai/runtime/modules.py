@@ -1,12 +1,12 @@
-"""What modules a model has, without its wrappers, and how it is called eagerly."""
+"""What modules a model has, without wrappers, and how it is called eagerly or with gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphxai.runtime.scope import shared_block
 
@@ -50,6 +50,22 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
     eagerly = partial(entered, torch.compiler.set_stance, "force_eager")
     with shared_block("eager", eagerly) if compiled else nullcontext():
         yield
+
+
+@contextmanager
+def requiring_gradients(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Let tensors require a gradient within the block; the edges to them stay valid.
+
+    Leaves whose relevance is wanted do so anyway.
+    """
+    tensors = [tensor for tensor in tensors if not tensor.requires_grad]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            tensor.requires_grad_(False)
 
 
 def entered(block: Callable[[Any], AbstractContextManager[Any]], setting: Any) -> Any:

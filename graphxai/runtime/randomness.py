@@ -8,16 +8,17 @@ says so.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graphxai.runtime.scope import Blocks
+from graphxai.runtime.scope import Blocks, shared_block
 
 ON_BY_DEFAULT = {"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d"}
 IN_TRAINING = ON_BY_DEFAULT | {
@@ -34,21 +35,31 @@ ATTENTION = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 
 DRAWING = IN_TRAINING | ALWAYS | set(ATTENTION)
 
 
+def _in_single_precision() -> Callable[[], None]:
+    precision = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    return partial(torch.set_default_dtype, precision)
+
+
 @contextmanager
 def callers_state_kept() -> Iterator[None]:
     """Train within the block: weights are floats and have gradients, whatever the caller has set.
 
     Afterwards the random numbers of PyTorch, NumPy and Python go on as they did before, and so do
-    the default precision and whether gradients are computed.
+    the default precision and whether gradients are computed. That precision is one for all threads:
+    it changes for the others too, and comes back when the last training has ended.
     """
-    state, of_numpy, precision = random.getstate(), np.random.get_state(), torch.get_default_dtype()
+    state, of_numpy = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(devices), torch.inference_mode(False), torch.enable_grad():
-            torch.set_default_dtype(torch.float32)
+        with (
+            shared_block("precision", _in_single_precision),
+            torch.random.fork_rng(devices),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
             yield
     finally:
-        torch.set_default_dtype(precision)
         random.setstate(state)
         np.random.set_state(of_numpy)
 

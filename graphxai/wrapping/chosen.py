@@ -159,7 +159,7 @@ def named_nodes(graph: Data, attributes: Collection[str] | None) -> list[int]:
             nodes |= set(entries.tolist()) if len(entries) == 1 else set()
         elif "index" in key and value.dim() and value.shape[-1] == 1:
             nodes |= set(value.flatten().tolist())
-    return sorted(nodes)
+    return sorted(node for node in nodes if 0 <= node < int(graph.num_nodes or 0))
 
 
 def outputs_of_explained_pairs(

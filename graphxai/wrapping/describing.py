@@ -8,7 +8,8 @@ the outputs that they have by themselves, and the hooks that explain a pass have
 prove any other. If either fails, the graph without nodes gets a pass to itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -17,7 +18,14 @@ from torch import Tensor
 
 from graphxai.contract.inputs import EXPLAINED_NODE
 from graphxai.contract.model import wanted_empty_outputs
-from graphxai.engine.request import STRUCTURE, PassBesideEmpty, PassRequest
+from graphxai.engine.replay import ways_back_in_python
+from graphxai.engine.request import (
+    STRUCTURE,
+    PassBesideEmpty,
+    PassMemory,
+    PassRequest,
+    record_pass,
+)
 from graphxai.rules.module_rule import ModuleRule, rule_of_class
 
 from .batches import Wrapped, WrappedBatch, is_real
@@ -156,3 +164,22 @@ def pass_beside_empty(
         return True
 
     return PassBesideEmpty(replace(request, call=call, others=others), is_right)
+
+
+def changes_gradients(
+    outputs: Tensor,
+    judged: dict[tuple[str, ...], bool],
+    described: Callable[[], PassRequest],
+) -> bool:
+    """Whether hooks, or backward passes in Python, change the gradient of a plain pass's outputs.
+
+    A pass with others than those that were judged before is recorded once to find out.
+    """
+    ways = ways_back_in_python([outputs])
+    if ways and ways not in judged:
+        request, changes = described(), False
+        with suppress(Exception):  # a plain pass does not need what a recorded one does
+            alone = replace(request.part() or request, memory=PassMemory())
+            changes = record_pass(alone).gradient_changes
+        judged[ways] = changes
+    return bool(ways) and judged[ways]

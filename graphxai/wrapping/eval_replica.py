@@ -31,7 +31,7 @@ from graphxai.runtime.scope import Blocks, in_shared_block, shared_block
 Model = TypeVar("Model")
 CONTAINERS = (OrderedDict, dict, list, set)
 PLAIN = (bool, int, float, str, type(None))
-SHARED = {"_parameters", "_buffers", "_modules"}
+SHARED = {"_buffers", "_modules"}
 _evaluated: Blocks[Mapping[nn.Module, nn.Module]] = Blocks("graphxai_evaluated", {})
 
 
@@ -50,12 +50,16 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
     eval mode within the block, with a warning.
     """
     in_training = any(part.training for part in all_modules(module)) or in_shared_block(id(module))
-    if module in _evaluated.get() or not in_training:
+    changes = in_training or any(map(is_frozen, module.parameters()))
+    if module in _evaluated.get() or not changes:
         yield
         return
     try:
         replica = replicate(module)
     except _Unreachable as error:
+        if not in_training:
+            yield
+            return
         warn(
             f"{type(module).__name__} is in eval mode while it is explained, in other threads too:"
             f" {error}. Call model.eval() first, or explain a copy.",
@@ -68,9 +72,20 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
         yield
 
 
+def is_frozen(parameter: Any) -> bool:
+    """Whether autograd takes a parameter of a common kind for a constant."""
+    of_floats = type(parameter) is nn.Parameter and parameter.is_floating_point()
+    return of_floats and not parameter.requires_grad
+
+
 def replicate(module: nn.Module) -> nn.Module:
-    """Copy a module in eval mode. The copy shares everything except the mode."""
-    copies: dict[int, nn.Module] = {}
+    """Copy a module in eval mode. The copy shares everything except the mode.
+
+    Its parameters share their numbers and all require gradients, since hooks on autograd's graph
+    find what is added by the gradients that it gets. None of them is ever given to `.grad`.
+    """
+    frozen = filter(is_frozen, module.parameters())
+    copies: dict[int, Any] = {id(p): nn.Parameter(p.detach()) for p in frozen}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise _Unreachable("it has scripted modules, which have only one mode")
@@ -87,19 +102,20 @@ def replicate(module: nn.Module) -> nn.Module:
             for name, child in part._modules.items()
         }
         attributes["training"] = False
-    return copies[id(module)]
+    replica: nn.Module = copies[id(module)]
+    return replica
 
 
 class _ReferenceRedirector:
-    """A function that redirects references to modules to their copies."""
+    """A function that redirects references to modules and parameters to their copies."""
 
-    def __init__(self, copies: Mapping[int, nn.Module]) -> None:
+    def __init__(self, copies: Mapping[int, Any]) -> None:
         self.copies = copies
         self._open: set[int] = set()  # ids of the values that are being searched
 
     def __call__(self, value: Any, name: str) -> Any:
         """Return the value of attribute `name`, or one like it that refers to the copies."""
-        if isinstance(value, nn.Module):
+        if isinstance(value, nn.Module | nn.Parameter):
             return self.copies.get(id(value), value)
         if isinstance(value, Tensor | torch.fx.Graph) or id(value) in self._open:
             return value

@@ -16,7 +16,7 @@ from graphxai.runtime.notices import warn
 from graphxai.wrapping.eval_replica import restoring_attributes
 
 from .batches import Wrapped, WrappedBatch
-from .chosen import is_about_nodes, nodes_asked
+from .chosen import chosen_nodes, is_about_nodes, named_nodes, nodes_asked
 from .heterogeneous import numbers_of_types
 
 FEW = 8  # nodes beside which a model shows its output without nodes
@@ -167,3 +167,23 @@ def warn_of_empty(model: Wrapped, consequence: str) -> None:
     """Warn that the output of graphs without nodes is not finite, and what follows of it."""
     name = type(model.module).__name__
     warn(f"{name} has no finite output for a graph without nodes{consequence}", stacklevel=5)
+
+
+def nodes_of_answer(model: Wrapped, batch: WrappedBatch, tokens: Tensor) -> Tensor:
+    """Return where the nodes are at which a model reads its answer, (B, N).
+
+    These are the chosen node or pair, or else those that an index or a mask of the graph names, if
+    the output is zero without one of them.
+    """
+    of_answer = torch.zeros_like(batch.mask)
+    if batch.graphs is None:
+        return of_answer
+    for place, graph in enumerate(batch.examples()):
+        chosen = chosen_nodes(graph)
+        of_answer[place, chosen or named_nodes(graph, model.attributes_read())] = True
+    if not is_about_nodes(batch.graphs):
+        for node in of_answer.any(0).nonzero()[:, 0]:
+            keep = batch.mask.index_fill(1, node, False)
+            with torch.no_grad():
+                of_answer[:, node] &= ~model.encode(tokens, batch, keep).any(-1)
+    return of_answer

@@ -87,6 +87,7 @@ class ModelChecks:
     def __init__(self, module: nn.Module) -> None:
         self.mixing: str | None = None
         self.reads_class_token = False
+        self.ways_back: dict[tuple[str, ...], bool] = {}  # whether those in Python change gradients
         self._form = form_of(module)
         self.has_looked_for_mixing = False
         self._answers: dict[Any, bool] = {}  # of checks that passed, or run now

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.utils import is_sparse
 
 from graphxai.contract.target import ValueOfOutputs
 from graphxai.engine.attention.node_ids import EntryIds
@@ -22,8 +23,8 @@ from graphxai.engine.trace import Trace, refs_in
 
 from .attribute_roles import NODES, AttributeRole, roles_and_doubts
 from .batches import as_rows
-from .chosen import chosen_nodes
 from .describing import described_pass
+from .hiding import nodes_of_answer
 
 CLOSE = 1e-3  # relative to the outputs, as the recorded pass computes in another order
 ROUNDINGS = 8  # how many roundings of the least precise values outputs may differ by, if more
@@ -49,6 +50,7 @@ class PresencePass:
         removed: computes the model's own outputs (B, C) with only the nodes where its argument is
             True.
         close: by how much the outputs may differ, relative to their size.
+        instead: what to read instead of sparse matrices, whose entries are of no known nodes.
     """
 
     plan: PresencePlan
@@ -58,6 +60,7 @@ class PresencePass:
     removed: Callable[[Tensor], Tensor]
     name: str
     close: float = CLOSE
+    instead: str = ""
     compared: bool = False
 
     def outputs(self, present: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ class PresencePass:
             raise NotGated(
                 f"{self.name} combines nodes in a way that cannot leave some out"
                 f" ({'; '.join(self.plan.without)}): write it as a sum, mean, maximum or softmax"
-                " over the nodes that its mask or graph has, and no others"
+                f" over the nodes that its mask or graph has, and no others{self.instead}"
             )
         self.compared = True
 
@@ -156,24 +159,18 @@ def presence_pass(model: Any, batch: Any, tokens: Tensor) -> PresencePass:
     if not plan.gates:
         raise NotGated(f"no operation of {name} combines nodes in a way that is understood")
     (whole,) = refs_in(trace.output)
+    given = {} if batch.graphs is None else batch.graphs.to_dict()
+    sparse = sorted(name for name, value in given.items() if is_sparse(value))
     return PresencePass(
         plan,
         batch.mask,
-        _explained(batch),
+        nodes_of_answer(model, batch, tokens),
         trace.tensor(whole.value).detach(),
         lambda present: model.encode(tokens, batch, present),
         name,
         max(CLOSE, ROUNDINGS * least_precise),
+        f", or let it read edge_index instead of {' and '.join(sparse)}" if sparse else "",
     )
-
-
-def _explained(batch: Any) -> Tensor:
-    """Return where the nodes are that `node=` or `pair=` names, (B, N)."""
-    explained = torch.zeros_like(batch.mask)
-    if batch.graphs is not None:
-        for place, graph in enumerate(batch.examples()):
-            explained[place, chosen_nodes(graph)] = True
-    return explained
 
 
 def _ids_of_others(trace: Trace, request: Any, batch: Any) -> dict[int, EntryIds]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from graphxai.contract.model import Origin, ShownModel, tasks_text
 from graphxai.engine.attention.reading import GraphsNeedOwnPass
 from graphxai.engine.positive.context import current_relevance
 from graphxai.engine.positive.rules import pass_by_positive_rules
+from graphxai.engine.recorded_pass import pass_by_recording
 from graphxai.engine.request import PassMemory, Tier
 from graphxai.engine.session import pass_by_conservative_rules
 from graphxai.rules.conservative import Rules, current_rules, current_tape
@@ -27,7 +29,7 @@ from .attribute_roles import attribute_roles, matrices_in, roles_and_doubts
 from .batches import WrappedBatch, as_rows, as_tokens, collate_graphs, collate_tokens, is_real
 from .calling import CallSettings, WrappedConfig, attributes_read, takes_padding_mask
 from .chosen import is_about_nodes
-from .describing import described_pass, pass_under_rules
+from .describing import changes_gradients, described_pass, pass_under_rules
 from .embedding import embedded_rows, outputs_of_rows
 from .eval_replica import ModuleView
 from .heterogeneous import SCHEMA, names_added
@@ -335,7 +337,11 @@ class WrappedModel(ShownModel, ModuleView):
         if rows is None:
             return self.call_module(None, batch, shown)
         if tape is None and state is None and current_rules() == Rules():
-            return self.rows_to_outputs(batch, shown)(rows)
+            outputs = self.rows_to_outputs(batch, shown)(rows)
+            pass_of_nodes = partial(described_pass, self, rows, replace(batch, leaves={}), shown)
+            if not changes_gradients(outputs, self.checks.ways_back, pass_of_nodes):
+                return outputs
+            return pass_by_recording(described_pass(self, rows, batch, shown), Rules(), None)
         rules = self.settings.rules_with(current_rules())
         try:
             request = described_pass(self, rows, batch, shown)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from shapley import batch_of
 from torch_geometric.data import Data
-from torch_geometric.nn import MedianAggregation
+from torch_geometric.nn import GCNConv, MedianAggregation, global_add_pool
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.utils import to_dense_adj, to_dense_batch
 
 import graphxai as gx
 from graphxai.contract.model import NoAttentionError, explaining
@@ -21,6 +23,7 @@ from graphxai.explainers.orders import first_nodes
 from graphxai.explainers.passes import Embedded
 from graphxai.explainers.path_marginals import marginals_of_present, value_and_marginals
 from graphxai.rules import conservative as propagation
+from graphxai.wrapping.presence import presence_pass
 from other_models import GpsModel, SparseModel, encoder, molecules, trained
 from toy import random_graphormer
 
@@ -181,6 +184,37 @@ def test_a_node_alone_gives_nothing_through_attention_of_any_kind():
             assert abs(e.relevance).sum() > 0
 
 
+def test_gated_attention_of_a_node_alone_gives_nothing_beside_other_graphs_either():
+    """A gate (EGT) leaves a part of all the attention, which does not sum to one."""
+
+    class Gated(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.gate = torch.nn.Linear(3, 8), torch.nn.Linear(1, 1)
+            self.head = torch.nn.Linear(8, 1)
+
+        def forward(self, x, edge_index, batch):
+            h, mask = to_dense_batch(self.first(x), batch)
+            scores = (h @ h.mT).clamp(-5, 5)
+            gates = self.gate(to_dense_adj(edge_index, batch)[..., None] + scores[..., None])
+            weights = scores.masked_fill(~mask[:, None], -1e9).softmax(-1)
+            h = h + (weights * gates.squeeze(-1).sigmoid()) @ h
+            return self.head((h * mask[..., None]).sum(1))
+
+    torch.manual_seed(0)
+    model = gx.wrap(Gated().eval(), kind="regression")
+    rings = [torch.stack([torch.arange(n), (torch.arange(n) + 1) % n]) for n in (3, 5)]
+    graphs = [Data(x=torch.randn(int(r.max()) + 1, 3), edge_index=r) for r in rings]
+    batch = model.collate([model.prepare(graph).data for graph in graphs])
+    target = Target().resolve(model.config, model(batch).detach())
+    present = batch.mask.clone()
+    present[0, 1:] = False
+    with explaining(model):
+        values = marginals_of_present(Embedded.of(model, batch), target.log_odds, present)
+    assert not values[0].any()
+    assert values[1].all()
+
+
 def test_a_node_alone_with_a_graph_token_still_has_a_marginal():
     model = gx.wrap(ReadsFirstToken(), kind="regression", inputs="tokens", graph_token=True)
     batch = model.collate([Data(dense=torch.randn(4, 16, dtype=torch.float64), num_nodes=3)])
@@ -269,6 +303,76 @@ def test_without_attention_it_is_refused_with_what_cannot_be_left_out_and_method
         gx.explain(model, graph, "path_marginals")
     for method in ("occlusion", "shapley_sampling", "lrp"):
         assert np.isfinite(gx.explain(model, graph, method).relevance).all()
+
+
+def test_a_sparse_matrix_that_keeps_nodes_from_being_left_out_is_named():
+    class Gcn(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = GCNConv(3, 8), torch.nn.Linear(8, 1)
+
+        def forward(self, x, adj_t, batch):
+            return self.head(global_add_pool(self.layer(x, adj_t).relu(), batch))
+
+    graph = Data(x=torch.randn(3, 3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    model = gx.wrap(Gcn().eval(), kind="regression")
+    with pytest.raises(NoAttentionError, match="let it read edge_index instead of adj_t"):
+        gx.explain(model, ToSparseTensor()(graph), "path_marginals")
+
+
+@pytest.mark.parametrize("reads", ["root", "root and pool"])
+def test_a_node_that_the_graph_names_is_left_out_as_one_that_the_caller_names(reads):
+    class Rooted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = GCNConv(3, 8), GCNConv(8, 8)
+            self.head = torch.nn.Linear(8, 1)
+
+        def forward(self, x, edge_index, batch, root_index=None):
+            h = self.second(self.first(x, edge_index).tanh(), edge_index)
+            if root_index is None:
+                return self.head(h)
+            if reads == "root":
+                return self.head(h[root_index])
+            to_root = torch.zeros_like(h).index_add(0, root_index, torch.ones(len(root_index), 8))
+            return self.head(global_add_pool(h + to_root, batch))
+
+    torch.manual_seed(0)
+    model = gx.wrap(Rooted().eval(), kind="regression")
+    ring = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+    graph = Data(x=torch.randn(5, 3), edge_index=torch.cat([ring, ring.flip(0)], 1))
+    named = graph.clone()
+    named.root_index = torch.tensor([2])
+    batch = model.collate([named, named])
+    with explaining(model):
+        run = presence_pass(model, batch, model.embed(batch))
+        without_root = batch.mask & (torch.arange(5) != 2)
+        expected = model.encode(model.embed(batch), batch, without_root).detach()
+        outputs = run.outputs(without_root)
+    torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-4)
+    assert bool(outputs.any()) == (reads == "root and pool")
+    if reads == "root":
+        together = gx.explain(model, [named, named], "path_marginals")
+        expected = gx.explain(model, graph, "path_marginals", node=2).relevance
+        for e in together:
+            assert e.relevance == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_an_index_of_the_data_set_is_refused_by_its_name():
+    class ReadsAll(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = GCNConv(3, 8), torch.nn.Linear(8, 1)
+
+        def forward(self, data):
+            h = self.layer(data.x, data.edge_index).relu()
+            return self.head(global_add_pool(h, data.batch))
+
+    model = gx.wrap(ReadsAll().eval(), kind="regression")
+    graph = Data(x=torch.randn(3, 3), edge_index=torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    graph.row_index = torch.tensor([5321])
+    with pytest.raises(ValueError, match="row_index contains 5321, but there are only 3 nodes"):
+        gx.explain(model, graph, "path_marginals")
 
 
 def test_by_presence_gates_it_takes_at_most_forty_passes(monkeypatch):

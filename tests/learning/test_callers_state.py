@@ -12,6 +12,7 @@ import graphxai as gx
 from graphxai.explainers.learned.train import fit_explainer
 from graphxai.learning.cleaning import clean_table
 from graphxai.learning.recipes.masked_atoms import fit_masked_atoms
+from graphxai.runtime.randomness import callers_state_kept
 
 SMILES = ["C" * k + end for k in range(1, 16) for end in ("O", "N", "c1ccccc1", "C(=O)O")]
 
@@ -93,3 +94,15 @@ def test_a_warning_of_graphs_left_out_names_the_line_of_the_caller(fit):
     with pytest.warns(UserWarning, match="1 of 61 graphs were left out") as caught:
         fit(gx.load("bace"), [*SMILES, "C1CC"], epochs=1, progress=False)
     assert caught[0].filename == __file__
+
+
+def test_trainings_that_overlap_leave_the_default_precision_of_the_caller():
+    """The first one to begin may end before the other, as in two threads."""
+    with double_precision():
+        first, second = callers_state_kept(), callers_state_kept()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32  # the second still trains
+        second.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float64

@@ -165,3 +165,27 @@ def test_a_gate_is_still_constant():
     expected = gate * (GRAPHS[0].x @ module.value.weight[0])
     assert e.relevance == pytest.approx(expected.detach().numpy(), abs=1e-5)
     assert not (e.ledger.others or {}).get("constants")
+
+
+class SignedRoots(nn.Module):
+    """Takes signed square roots, as GRIT does (Ma 2023); half of them are taken of zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 1)
+
+    def forward(self, x, batch):
+        h = self.first(x)
+        return self.last(global_add_pool(h.relu().sqrt() - (-h).relu().sqrt(), batch))
+
+
+def test_the_biases_before_a_root_of_zero_have_their_gradients_as_share():
+    torch.manual_seed(0)
+    module, data = SignedRoots().eval(), Data(x=torch.randn(4, 2), num_nodes=4)
+    with recorded_only(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        e = gx.explain(gx.wrap(module, kind="regression"), data, "gradient_input")
+    module(data.x, torch.zeros(4, dtype=torch.long)).sum().backward()
+    share = sum((b * b.grad).sum().item() for b in (module.first.bias, module.last.bias))
+    assert e.ledger.biases == pytest.approx(share, rel=1e-4)
+    assert not e.ledger.others

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -172,6 +173,41 @@ def test_what_passes_back_another_gradient_than_that_of_the_model_is_named_once(
         weights = slope * model.module.last.weight @ model.module.first.weight
         expected = (plain.x * weights.detach()).sum(-1)
         assert explanations[0].relevance == pytest.approx(expected.numpy(), rel=1e-5)
+
+
+def tripled(module, to_inputs, to_outputs):
+    return tuple(None if gradient is None else 3 * gradient for gradient in to_inputs)
+
+
+@pytest.mark.parametrize("changing", ["a module's hook", "a function", "a hook that only looks"])
+@pytest.mark.parametrize(
+    "method", ["saliency", "smoothgrad", "integrated_gradients", "gnn_explainer"]
+)
+def test_methods_of_plain_gradients_follow_what_the_model_computes_too(method, changing):
+    class Follows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last, self.function = nn.Linear(2, 3), nn.Linear(3, 1), None
+
+        def forward(self, x):
+            h = self.first(x).tanh()
+            return self.last(self.function(h) if self.function else h).sum(0, keepdim=True)
+
+    torch.manual_seed(0)
+    module, plain = Follows().eval(), Data(x=torch.rand(N, 2))
+    expected = gx.explain(gx.wrap(module, kind="regression"), plain, method)
+    if changing == "a function":
+        module.function = ReversedGradient.apply
+    else:
+        looks = changing == "a hook that only looks"
+        module.last.register_full_backward_hook((lambda *_: None) if looks else tripled)
+    model = gx.wrap(module, kind="regression")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        e = gx.explain(model, plain, method)
+    said = any("passes back something else" in str(w.message) for w in caught)
+    assert said == (changing != "a hook that only looks")
+    np.testing.assert_allclose(e.relevance, expected.relevance, rtol=1e-5, atol=1e-6)
 
 
 class Grows(nn.Module):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import operator
 import os
 import sys
 import warnings
@@ -270,8 +271,27 @@ def test_what_the_graph_does_not_say_is_recorded(function, why):
         assert first.ledger.others == second.ledger.others
 
 
-def test_a_model_without_gradients_of_its_parameters_is_told_to_have_them():
+@pytest.mark.parametrize("method", ["lrp", "attn_lrp", "gradient_input"])
+def test_a_frozen_model_is_explained_as_fast_as_others_and_stays_frozen(method):
+    module, data = seeded(Gps()), with_bonds(5)
+    expected = gx.explain(gx.wrap(module, kind="regression"), data, method)
+    module.requires_grad_(False)
+    model, parameters = gx.wrap(module, kind="regression"), list(module.parameters())
+    e = gx.explain(model, data, method)
+    assert (model.tier, model.why_recorded) == ("hooks", None)
+    np.testing.assert_array_equal(e.relevance, expected.relevance)
+    assert str(e.ledger) == str(expected.ledger)
+    assert all(map(operator.is_, module.parameters(), parameters))
+    assert not any(p.requires_grad or p.grad is not None for p in parameters)
+
+
+def test_a_model_that_cannot_be_copied_is_told_to_have_gradients_of_its_parameters():
+    class Holder:
+        def __init__(self, part):
+            self.part = part
+
     module = seeded(Gps()).requires_grad_(False)
+    module.holder = Holder(next(module.children()))
     first, second, reason = explained_twice(module, with_bonds(5))
     assert "requires_grad=True" in reason
     np.testing.assert_array_equal(first.relevance, second.relevance)
