@@ -182,7 +182,12 @@ def train(
         refuse_inapplicable(context, source)
         with _exclusive(out), naming_data_option():
             folder = _train_named(source, out, data, settings, digit_settings)
-        tell(f"written: {folder}")
+        import json
+
+        made = json.loads((folder / "config.json").read_text(encoding="utf-8"))["metadata"]
+        score = f"on the test part: {made['summary']}"
+        answer(scores=made.get("scores", {}), notes=[score], files=[folder])
+        tell(f"{score}\nwritten: {folder}")
         return
     path = Path(source)
     if path.is_dir():

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -20,7 +21,7 @@ from graphxai.cli import answers
 from graphxai.cli.listing import listed_methods, model_names
 from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.samples import digit_paths
-from graphxai.models.graphormer import save_checkpoint
+from graphxai.models.graphormer import locate, save_checkpoint
 from graphxai.runtime.notices import LOGGER, warn
 from toy import random_graphormer
 
@@ -157,6 +158,17 @@ def test_training_answers_with_the_stored_scores(answered, tmp_path):
     stored = json.loads(Path(result["files"][0], "scores.json").read_text())
     assert result["scores"] == stored["scores"]
     assert result["notes"] == stored["notes"]
+
+
+def test_a_named_training_answers_with_its_score(answered, run, monkeypatch):
+    def trained(*_, **__) -> Path:
+        return Path(locate("mnist-superpixels"))
+
+    monkeypatch.setattr("graphxai.cli.train._train_named", trained)
+    document, _ = answered("train", "mnist-superpixels", "--out", "made")
+    (score,) = document["result"]["notes"]
+    assert re.fullmatch(r"on the test part: accuracy 0\.\d{4}", score)
+    assert score in run("train", "mnist-superpixels", "--out", "made")[2]
 
 
 @pytest.mark.parametrize(
