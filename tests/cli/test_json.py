@@ -160,6 +160,14 @@ def test_training_answers_with_the_stored_scores(answered, tmp_path):
     assert result["notes"] == stored["notes"]
 
 
+def test_a_legend_of_intervals_needs_intervals(run, tmp_path):
+    for length, legend in ((20, "too small for bootstrap intervals"), (60, "in brackets 95 %")):
+        path = tmp_path / f"{length}.csv"
+        path.write_text("\n".join(["smiles,y", *(f"{'C' * k}O,{k}" for k in range(1, length + 1))]))
+        options = ("--target-column", "y", "--split", "random", "--model", "process")
+        assert legend in run("train", path, *options, "--out", tmp_path / f"of-{length}")[2]
+
+
 def test_a_named_training_answers_with_its_score(answered, run, monkeypatch):
     def trained(*_, **__) -> Path:
         return Path(locate("mnist-superpixels"))
