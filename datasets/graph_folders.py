@@ -127,7 +127,11 @@ def _joined(name: str, graphs: list[Data], values: list[Any]) -> tuple[str, Tens
             return f"edge:{name}", torch.cat(values)
         return f"graph:{name}", torch.stack([value.reshape(-1) for value in values])
     except RuntimeError as error:
-        raise GraphFolderError(f"{name} has another shape in each graph.") from error
+        what = "node" if name == "y" else "node or edge"
+        raise GraphFolderError(
+            f"{name} has another shape in each graph: give it the same number of values in all"
+            f" graphs, or in all a row for each {what}."
+        ) from error
 
 
 def _load_tensors(path: Path) -> StoredGraphs:

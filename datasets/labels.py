@@ -260,9 +260,12 @@ def _classes(
         keys[k] = word.casefold() if math.isnan(numbers[k]) else float(numbers[k])
         spellings[keys[k]][word] += 1
     if len(spellings) > limit:
+        content, reason = "texts", "these are neither numbers nor a few classes"
+        if all(isinstance(key, float) for key in spellings):
+            content, reason = "numbers", "learn them as a regression, or write a few classes"
         raise ValueError(
-            f"column {name!r} has {len(spellings)} different texts, such as "
-            f"{cells[used[0]]!r}: these are neither numbers nor a few classes (at most {limit})."
+            f"column {name!r} has {len(spellings)} different {content}, such as"
+            f" {cells[used[0]]!r}: {reason} (at most {limit})."
         )
     order = _ordered(list(spellings))
     names = [_spelt(key, spellings[key]) for key in order]

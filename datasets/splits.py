@@ -151,10 +151,16 @@ def time_split(
         rows: numbers of the molecules' rows, for messages.
 
     Raises:
-        ValueError: a time is none of these, or only some are months; the message quotes it.
+        ValueError: a time is none of these, or only some are months; the message quotes it. Or all
+            times are the same.
     """
     first, second = _cuts(len(times), fractions)
-    order = np.argsort(_as_numbers(times, rows), kind="stable").tolist()
+    numbers = _as_numbers(times, rows)
+    if len(set(numbers)) < 2:
+        raise ValueError(
+            "all molecules have the same time: give a column with several, or split another way."
+        )
+    order = np.argsort(numbers, kind="stable").tolist()
     return _of_parts((order[:first], order[first:second], order[second:]), "time")
 
 

@@ -106,12 +106,7 @@ class Table:
         except TableError as error:
             if self._has_no_header:
                 raise TableError(f"{error} {HEADLESS}") from error
-            if self._which_sheet:
-                which = (
-                    f"This is {self._which_sheet}: move the sheet with the structures to the front."
-                )
-                raise TableError(f"{error} {which}") from error
-            raise
+            raise self._naming_the_sheet(error, "structures") from error
         if chosen.reason and self._has_no_header:
             raise TableError(f"{self.path} has no header. {HEADLESS}")
         return chosen
@@ -155,6 +150,13 @@ class Table:
         if self.sheet is None or not self.sheet.others:
             return ""
         return f"sheet {self.sheet.name!r}, the first of {1 + len(self.sheet.others)}"
+
+    def _naming_the_sheet(self, error: TableError, missing: str) -> TableError:
+        """Return an error that also says which sheet of several was read, without `missing`."""
+        if not self._which_sheet:
+            return error
+        how = f"move the sheet with the {missing} to the front"
+        return TableError(f"{error} This is {self._which_sheet}: {how}.")
 
     @cached_property
     def names_column(self) -> str | None:
@@ -252,7 +254,10 @@ class Table:
 
     def column(self, name: str) -> str:
         """Return the name of a column as it is written, or raise a TableError."""
-        return named_column(str(self.path), self.columns, name)
+        try:
+            return named_column(str(self.path), self.columns, name)
+        except TableError as error:
+            raise self._naming_the_sheet(error, "column") from error
 
     def _rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """Yield the rows. The cells of columns that are not wanted may be empty."""

@@ -182,7 +182,12 @@ def train(
         refuse_inapplicable(context, source)
         with _exclusive(out), naming_data_option():
             folder = _train_named(source, out, data, settings, digit_settings)
-        tell(f"written: {folder}")
+        import json
+
+        made = json.loads((folder / "config.json").read_text(encoding="utf-8"))["metadata"]
+        score = f"on the test part: {made['summary']}"
+        answer(scores=made.get("scores", {}), notes=[score], files=[folder])
+        tell(f"{score}\nwritten: {folder}")
         return
     path = Path(source)
     if path.is_dir():
@@ -319,7 +324,9 @@ def _print_scores(folder: Path, logged: set[str]) -> None:
     tables = [*score_tables(stored["scores"]), *replicate_rows(folder.parent)]
     whole = [print_scores(title, ["test", *header], rows) for (title, *header), *rows in tables]
     legend = "in brackets 95 % bootstrap intervals"
-    if not all(whole):
+    if not any(" (" in cell for _, *rows in tables for row in rows for cell in row[1:]):
+        legend = "the test part is too small for bootstrap intervals"
+    elif not all(whole):
         legend = f"95 % bootstrap intervals are in {folder / 'README.md'}"
     if any(row[0].startswith("minus ") for _, *rows in tables for row in rows):
         legend += "; minus: this model minus that one"

@@ -317,12 +317,12 @@ def summary(scores: dict[str, Any]) -> str:
     """
     (name, *others) = scores
     return ", ".join(
-        f"{_mean_of(count) if others else name}: {metric} {values['graphormer']:.3f}"
+        f"{mean_of_targets(count) if others else name}: {metric} {values['graphormer']:.3f}"
         for metric, count, values in mean_scores(scores)
     )
 
 
-def _mean_of(count: int) -> str:
+def mean_of_targets(count: int) -> str:
     """Name the mean over a number of targets."""
     return f"mean of {counted(count, 'target')}"
 
@@ -364,7 +364,7 @@ def overview_rows(scores: dict[str, Any]) -> list[list[str]]:
     rows = [["target", "n", "score", *(PREDICTORS[name] for name in shown)]]
     for metric, count, values in mean_scores(scores):
         cells = [f"{values[name]:.3f}" if name in values else "–" for name in shown]
-        rows.append([_mean_of(count), "", metric, *cells])
+        rows.append([mean_of_targets(count), "", metric, *cells])
     for name, target_scores in scores.items():
         by_predictor = target_scores["scores"]
         metric = next(iter(by_predictor.get("graphormer", {"": None})))

@@ -167,21 +167,21 @@ def matching_columns(
 ) -> list[str]:
     """Find the columns of a table that patterns name: exact names, "NR-*", or "all".
 
-    The patterns are those of `fnmatch`. They and "all" skip the SMILES, the columns in `exclude`,
-    and columns without labels, such as those with compound names. The order is the file's.
+    The patterns are those of `fnmatch`. They and "all" skip the SMILES, the names or numbers of
+    compounds, the columns in `exclude`, and columns without labels. The order is the file's.
 
     Raises:
         ValueError: a pattern matches no column.
     """
     table = open_table(path, smiles_column)
-    header, structures = table.columns, table.structures.name
+    header, skipped = table.columns, {table.structures.name, table.names_column, *exclude}
     columns: list[str] = []
     for pattern in patterns:
         if pattern in header or not (pattern == "all" or set(pattern) & set("*?[")):
             columns.append(pattern)  # if there is no such column, `clean_table` refuses it
             continue
         names = [name for name in header if pattern == "all" or fnmatchcase(name, pattern)]
-        names = [name for name in names if name not in (structures, *exclude, *columns)]
+        names = [name for name in names if name not in (*skipped, *columns)]
         cells: dict[str, list[str]] = {name: [] for name in names}
         for record in table.records(names):
             for name in names:

@@ -67,6 +67,8 @@ def reachable(
 def verdicts(scores: Mapping[str, Any]) -> list[str]:
     """Warn of targets that a dummy, or else the best rival, predicts better on the test part.
 
+    Of classes that the test part does not tell apart, nothing is known, and that is said, too.
+
     Args:
         scores: by target, as from `measure`. The first metric decides: ROC-AUC, or R2.
     """
@@ -75,11 +77,16 @@ def verdicts(scores: Mapping[str, Any]) -> list[str]:
         model, dummy = (_leading(target_scores, key) for key in ("graphormer", "dummy"))
         best = max(RIVALS, key=lambda key: _leading(target_scores, key, -math.inf))
         rival = _leading(target_scores, best)
+        tested = target_scores.get("tested", "molecules")
+        if math.isnan(model) and target_scores.get("n") and target_scores["kind"] != "regression":
+            warnings.append(
+                f"the test {tested} with a label of {name} are all of one class: the scores do not"
+                " say whether this model tells the classes apart"
+            )
         if model < dummy or not model < rival:
             continue
         metric, difference = next(iter(target_scores["differences"][best].items()))
         high = difference[2]
-        tested = target_scores.get("tested", "molecules")
         chance = "" if high is not None and high < 0 else "; the difference may be due to chance"
         warnings.append(
             f"this model is worse than {RIVALS[best]} for {name}"
@@ -168,9 +175,9 @@ def _uninformative(of_task: Mapping[str, Any], unit: str) -> str:
     width, guess = of_task["width"], of_task["guess"]
     if guess is None or (width is not None and width < guess):
         return ""
-    shown = "infinite" if width is None else f"{f'{width:.3g} {unit}'.strip()} wide"
+    shown = "infinite" if width is None else f"{f'{width:.3g} {unit}'.strip()} wide or more"
     return (
-        f"the {level} intervals are no better than a guess: half of them are {shown} or more, and"
+        f"the {level} intervals are no better than a guess: half of them are {shown}, and"
         f" {f'{guess:.3g} {unit}'.strip()} around the median of all labels would do"
     )
 

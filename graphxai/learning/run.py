@@ -7,6 +7,7 @@ calibrated, scored beside other models, and written with its card.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from graphxai.contract.tasks import Task
 from graphxai.datasets.graph import is_data
 from graphxai.datasets.labels import with_unit
 from graphxai.learning.calibration import Calibration, calibrate, mean_readings
-from graphxai.learning.card import PREDICTORS, leading, mean_scores, run_card
+from graphxai.learning.card import PREDICTORS, leading, mean_of_targets, run_card
 from graphxai.learning.cleaned_table import CleanTable
 from graphxai.learning.fit import record_run, require_hardware, resumable_in
 from graphxai.learning.processes.process import cost_of_marked, worth_of_network
@@ -271,7 +272,6 @@ def train_replicates(
         content = {
             "seeds": list(seeds),
             "targets": {name: [leading(each[name]) for each in scores] for name in scores[0]},
-            "means": [mean_scores(each) for each in scores],
         }
         write_whole(out / REPLICATES, json.dumps(content, indent=1) + "\n")
     return models[0]
@@ -373,16 +373,28 @@ def replicate_rows(out: Path) -> list[list[list[str]]]:
         return []
     stored = json.loads((out / REPLICATES).read_text("utf-8"))
     title = f"mean and spread of {len(stored['seeds'])} replicates"
-    rows = []
+    scored = {p for runs in stored["targets"].values() for run in runs for p in run["values"]}
+    shown = [p for p in PREDICTORS if p in scored]
+
+    def row(name: str, metric: str, replicates: list[Any]) -> list[str]:
+        return [name, metric, *(_spread([each.get(p) for each in replicates]) for p in shown)]
+
+    rows, kinds = [], defaultdict[str, list[Any]](list)
     for name, runs in stored["targets"].items():
-        metrics = {run["metric"] for run in runs if run["values"]}
-        cells = [_spread([run["values"].get(p) for run in runs]) for p in PREDICTORS]
-        rows.append([name, *sorted(metrics), *cells])
-    if len(stored["targets"]) > 1:
-        for kind in zip(*stored["means"], strict=False):
-            cells = [_spread([values.get(p) for _, _, values in kind]) for p in PREDICTORS]
-            rows.insert(0, [f"mean of {kind[0][1]} targets", kind[0][0], *cells])
-    return [[[title, "score", *PREDICTORS.values()], *rows]]
+        metric = next((run["metric"] for run in runs if run["values"]), "")
+        values = [run["values"] for run in runs]
+        rows.append(row(name, metric, values))
+        # a mean over other targets in each replicate would not be one number with a spread
+        if all(each and None not in each.values() for each in values):
+            kinds[metric].append(values)
+    means = []
+    for metric, targets in kinds.items() if len(rows) > 1 else ():
+        common = [p for p in shown if all(p in each for values in targets for each in values)]
+        of_seeds = [
+            {p: mean(v[p] for v in each) for p in common} for each in zip(*targets, strict=True)
+        ]
+        means.append(row(mean_of_targets(len(targets)), metric, of_seeds))
+    return [[[title, "score", *(PREDICTORS[p] for p in shown)], *means, *rows]]
 
 
 def _spread(values: list[float | None]) -> str:

@@ -29,6 +29,7 @@ from graphxai.learning.splitting import Source
 
 Metric = Callable[[FloatArray, FloatArray], float]
 RESAMPLES = 1000  # of the graphs, for an interval
+FEWEST = 5  # graphs for an interval; fewer have less than 40 resamples, so none is 2.5 % of them
 SPREAD = 0.5  # of a measurement around its prediction, in standard deviations of the labels
 
 
@@ -68,16 +69,17 @@ def measure(
         second class. `scores` has a value with a 95 % percentile bootstrap interval over graphs,
         [value, low, high], by predictor and metric. `differences` has the same for the first
         predictor minus each other one, from the same resamples. A value is None where it is
-        undefined, as for a single class. The ECE has no interval, because resampling inflates it.
+        undefined, as for a single class, and so is the interval of fewer than `FEWEST` graphs. The
+        ECE has no interval, because resampling inflates it.
     """
     metrics = METRICS[kind]
     rng = np.random.default_rng(0)
-    draws = [rng.integers(len(truth), size=len(truth)) for _ in range(resamples or RESAMPLES)]
+    count = (resamples or RESAMPLES) if len(truth) >= FEWEST else 0
+    draws = [rng.integers(len(truth), size=len(truth)) for _ in range(count)]
     values: dict[str, dict[str, FloatArray]] = {
         name: {
             metric: np.array(
-                [function(p, truth)]
-                + [function(p[d], truth[d]) for d in draws if metric != "ECE" and len(truth) > 1]
+                [function(p, truth)] + [function(p[d], truth[d]) for d in draws if metric != "ECE"]
             )
             for metric, function in metrics.items()
         }

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -21,7 +22,7 @@ from graphxai.cli import answers, main
 from graphxai.cli.listing import listed_methods, model_names
 from graphxai.datasets.graph_folders import save_graphs
 from graphxai.datasets.samples import digit_paths
-from graphxai.models.graphormer import save_checkpoint
+from graphxai.models.graphormer import locate, save_checkpoint
 from graphxai.runtime.notices import LOGGER, warn
 from toy import random_graphormer
 
@@ -158,6 +159,25 @@ def test_training_answers_with_the_stored_scores(answered, tmp_path):
     stored = json.loads(Path(result["files"][0], "scores.json").read_text())
     assert result["scores"] == stored["scores"]
     assert result["notes"] == stored["notes"]
+
+
+def test_a_legend_of_intervals_needs_intervals(run, tmp_path):
+    for length, legend in ((20, "too small for bootstrap intervals"), (60, "in brackets 95 %")):
+        path = tmp_path / f"{length}.csv"
+        path.write_text("\n".join(["smiles,y", *(f"{'C' * k}O,{k}" for k in range(1, length + 1))]))
+        options = ("--target-column", "y", "--split", "random", "--model", "process")
+        assert legend in run("train", path, *options, "--out", tmp_path / f"of-{length}")[2]
+
+
+def test_a_named_training_answers_with_its_score(answered, run, monkeypatch):
+    def trained(*_, **__) -> Path:
+        return Path(locate("mnist-superpixels"))
+
+    monkeypatch.setattr("graphxai.cli.train._train_named", trained)
+    document, _ = answered("train", "mnist-superpixels", "--out", "made")
+    (score,) = document["result"]["notes"]
+    assert re.fullmatch(r"on the test part: accuracy 0\.\d{4}", score)
+    assert score in run("train", "mnist-superpixels", "--out", "made")[2]
 
 
 @pytest.mark.parametrize(

@@ -484,6 +484,8 @@ def test_intervals_and_sets_no_better_than_a_guess_are_named():
         "for y, the 90 % intervals are no better than a guess: half of them are 95 mM wide or more,"
         " and 90 mM around the median of all labels would do"
     ]
+    (line,) = reliability.uninformative({"y": {"level": 0.9, "width": None, "guess": 90.0}})
+    assert "half of them are infinite, and 90 around" in line
     (line,) = reliability.uninformative({"toxic": {"level": 0.9, "single": 0.03}})
     assert line.startswith("for toxic, 97% of the 90 % sets name more than one class")
     good = {"y": {"level": 0.9, "width": 20.0, "guess": 90.0}, "c": {"level": 0.9, "single": 0.6}}

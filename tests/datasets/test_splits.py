@@ -94,6 +94,8 @@ def test_the_newest_molecules_are_tested() -> None:
     assert time_split(years).test == (2,)
     with pytest.raises(ValueError, match=r"'03\.04\.2024' is not a time: write all times as dates"):
         time_split([*days, "03.04.2024"])
+    with pytest.raises(ValueError, match="all molecules have the same time: give a column with"):
+        time_split(["2024-01-15", "2024-01-15T00:00"] * 5)
 
 
 @pytest.mark.parametrize("form", ["{m:02d}.{y}", "{m}/{y}", "{y}-{m:02d}"])

@@ -358,6 +358,9 @@ def test_a_workbook_without_structures_on_its_first_sheet_says_which_sheet_that_
     for asked in (None, "SMILES"):
         with pytest.raises(TableError, match=which):
             _ = open_table(tmp_path / "book.xlsx", asked).structures
+    column = "no column 'pIC50'.* This is sheet 'Read me', the first of 2: move the sheet with the"
+    with pytest.raises(TableError, match=column):
+        open_table(tmp_path / "book.xlsx").column("pIC50")
 
 
 def test_a_workbook_with_a_cell_far_away_does_not_take_forever(

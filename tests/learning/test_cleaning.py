@@ -181,6 +181,8 @@ def test_measured_values_are_read_as_in_training_and_the_rest_is_counted():
 def test_free_text_is_not_a_label():
     with pytest.raises(ValueError, match=r"nor a few classes \(at most 20\)"):
         read_labels("name", [f"compound {k}" for k in range(40)])
+    with pytest.raises(ValueError, match=r"21 different numbers, such as '0': learn them as a reg"):
+        read_labels("count", list(map(str, range(21))), "classification")
     with pytest.raises(ValueError, match="has no numbers, only words"):
         read_labels("name", ["a", "b"], "regression")
     with pytest.raises(ValueError, match="has no labels"):

@@ -224,6 +224,11 @@ def test_the_kind_of_a_task_follows_from_its_labels(labels, whole, kind, classes
         (lambda g: None, "multi", "task must be a Task, or one of binary"),
         (lambda g: None, "binary", "classes must be whole numbers"),
         (lambda g: None, MOTIF, "1 tasks, but 2 labels"),
+        (
+            lambda g: [graph.update({"y": torch.tensor([k % 3])}) for k, graph in enumerate(g)],
+            "binary",
+            "label: the labels are 0 to 2, so the task is 'multiclass'",
+        ),
     ],
 )
 def test_what_cannot_be_trained_on_is_said(change, task, message):
@@ -267,6 +272,8 @@ def test_graphs_are_the_same_after_writing_and_reading(tmp_path):
 def test_a_folder_that_does_not_fit_itself_is_refused(tmp_path):
     from safetensors.torch import load_file, save_file
 
+    with pytest.raises(GraphFolderError, match=r"y has another shape .*: give it the same number"):
+        save_graphs([Data(num_nodes=5, y=torch.zeros(k)) for k in (2, 3)], tmp_path)
     with pytest.raises(GraphFolderError, match=r"has neither graphs.safetensors"):
         load_graphs(tmp_path)
     path = save_graphs(numbers(5), tmp_path) / "graphs.safetensors"

@@ -84,15 +84,32 @@ def test_every_conflict_has_its_own_difference(tmp_path):
     assert isomers.rows[0].reason.endswith("only in stereochemistry; y differs by 3")
 
 
+def rows_of(folder, targets):
+    (folder / REPLICATES).write_text(json.dumps({"seeds": [0, 1], "targets": targets}))
+    ((header, *table),) = replicate_rows(folder)
+    assert {len(row) for row in table} == {len(header)}
+    return [(name, cells[0]) for name, _, *cells in table]
+
+
+def test_a_mean_of_replicates_is_of_one_metric_and_of_the_targets_that_all_of_them_score(tmp_path):
+    """A random split may leave a target without a label, or with one class, in one test part."""
+    nothing, undefined = {"metric": "", "values": {}}, {"graphormer": None}
+    r2 = [nothing, {"metric": "R2", "values": {"graphormer": 0.2}}]
+    auc = [{"metric": "ROC-AUC", "values": {"graphormer": value}} for value in (0.7, 0.9)]
+    one_class = [auc[0], {"metric": "ROC-AUC", "values": undefined}]
+    spread = "0.800 ± 0.141"
+    assert rows_of(tmp_path, {"y": r2, "a": auc, "b": one_class, "c": [nothing] * 2}) == [
+        ("mean of 1 target", spread),
+        *[("y", "–"), ("a", spread), ("b", "–"), ("c", "–")],
+    ]
+    (header, *_) = replicate_rows(tmp_path)[0]
+    assert header == ["mean and spread of 2 replicates", "score", "this model"]  # no empty column
+
+
 def test_trainings_of_several_targets_have_a_mean_over_them_and_those_of_one_have_not(tmp_path):
     def rows(targets):
         by_seed = [{"metric": "R2", "values": {"graphormer": value}} for value in (0.4, 0.6)]
-        means = [[["R2", targets, {"graphormer": value}]] for value in (0.4, 0.6)]
-        each = dict.fromkeys("ab"[:targets], by_seed)
-        content = {"seeds": [0, 1], "targets": each, "means": means}
-        (tmp_path / REPLICATES).write_text(json.dumps(content))
-        ((_, *table),) = replicate_rows(tmp_path)
-        return [(name, cells[0]) for name, _, *cells in table]
+        return rows_of(tmp_path, dict.fromkeys("ab"[:targets], by_seed))
 
     spread = "0.500 ± 0.141"  # of 0.4 and 0.6
     assert rows(1) == [("a", spread)]

@@ -78,6 +78,7 @@ def test_a_teacher_scores_each_source_on_unseen_scaffolds_and_keeps_what_helps()
         assert sum(weights.values()) == pytest.approx(1)
         assert min(weights.values()) >= 0.1
     assert "size" in teacher.describe()[0]
+    assert "R2 on folds left out " in teacher.describe()[0]  # of scaffolds or at random
     assert teacher.describe()[3] == "teacher of rare: none (too few labels)"
     new = MoleculeFeatures(("NCc1ccc(O)cc1", "CCCCC1CCCC1"))
     predicted = teacher.predict(new)

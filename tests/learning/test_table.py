@@ -130,6 +130,25 @@ def test_what_one_class_leaves_undefined_is_none():
     assert report["scores"]["model"]["Brier"][0] == 0.25
     assert (report["n"], report["positives"]) == (5, 0)
     json.dumps(report, allow_nan=False)
+    assert verdicts({"toxic": report | {"kind": "binary"}}) == [
+        "the test molecules with a label of toxic are all of one class: the scores do not say"
+        " whether this model tells the classes apart"
+    ]
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_interval_of_a_handful_of_labels_is_not_said(n):
+    """Two labels have one resample with an R2, whose interval would look certain."""
+    truth = np.arange(float(n))
+    worse = {"graphormer": truth[::-1] / 4, "forest": truth, "dummy": np.full(n, -1.0)}
+    report = measure("regression", worse, truth)
+    value, *interval = report["differences"]["forest"]["R2"]
+    assert value < 0
+    assert interval == [None, None]
+    (note,) = verdicts({"logS": report | {"kind": "regression"}})
+    assert note.endswith("the difference may be due to chance)")
+    five = measure("regression", {"model": np.ones(5)}, np.arange(5.0))
+    assert None not in five["scores"]["model"]["R2"]
 
 
 def test_a_temperature_undoes_overconfidence():
@@ -466,7 +485,7 @@ def test_a_rare_class_is_where_a_new_head_starts():
 
 
 def test_a_pattern_names_the_columns_with_labels(table):
-    assert matching_columns(table, "SMILES", ["all"]) == ["id", "nitrogen", "size", "ring"]
+    assert matching_columns(table, "SMILES", ["all"]) == ["nitrogen", "size", "ring"]  # not ids
     assert matching_columns(table, "SMILES", ["ring", "*i*e"]) == ["ring", "size"]
     with pytest.raises(ValueError, match=r"'x\*' matches no column with labels; .*'nitrogen'"):
         matching_columns(table, "SMILES", ["x*"])

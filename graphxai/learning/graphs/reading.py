@@ -108,6 +108,8 @@ def _task(name: str, kind: str | None, column: FloatArray, whole: bool) -> Task:
     classes = tuple(str(k) for k in range(count))
     if kind == "classification":
         kind = "binary" if count == 2 else "multiclass"
+    if kind == "binary" and count > 2:
+        raise ValueError(f"{name}: the labels are 0 to {count - 1}, so the task is 'multiclass'.")
     return Task(name, kind, classes)  # type: ignore[arg-type]
 
 

@@ -1,8 +1,8 @@
-"""Choose a table's teacher: weigh its sources by how well they predict unseen scaffolds.
+"""Choose a table's teacher: weigh its sources by how well they predict molecules left out.
 
-Forests and Gaussian processes predict each molecule of the training part from the other scaffold
-folds. Their weights are the non-negative ones, summing to 1, with the least squared error on these
-predictions (Breiman 1996).
+Forests and Gaussian processes predict each molecule of the training part from the other folds,
+which are of scaffolds unless the split is random. Their weights are the non-negative ones, summing
+to 1, with the least squared error on these predictions (Breiman 1996).
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class Teacher:
                 f"{SOURCES[name]} {score:.3f}" for name, score in scores.items() if name in SOURCES
             )
             lines.append(
-                f"teacher of {task.name}: {taken}; {leading_metric(task)} on unseen scaffolds"
+                f"teacher of {task.name}: {taken}; {leading_metric(task)} on folds left out"
                 f" {scores['stack']:.3f} ({each})"
             )
         return lines
