@@ -22,8 +22,6 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
 
     A distance is -1 if there is no path.
     """
-    if n > SMALL:
-        return _by_frontiers(n, source, target)
     distance, paths = paths_together(1, n, source, target, np.zeros(len(source), np.int64))
     return distance[0], paths[0]
 
@@ -31,7 +29,7 @@ def shortest_paths(n: int, source: IntArray, target: IntArray) -> tuple[IntArray
 def paths_together(
     graphs: int, n: int, source: IntArray, target: IntArray, graph: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """Search G small graphs breadth-first from all nodes at once by multiplying matrices.
+    """Search G graphs breadth-first from all nodes at once, small ones by multiplying matrices.
 
     Step d multiplies the path counts of step d - 1 by the adjacency matrices, and keeps the pairs
     that no earlier step has reached.
@@ -44,6 +42,9 @@ def paths_together(
     Returns:
         What `shortest_paths` returns, (G, n, n) each.
     """
+    if graphs == 1 and n > SMALL:
+        distances, counts = _by_frontiers(n, source, target)
+        return distances[None], counts[None]
     step = np.zeros((graphs, n, n))
     step[graph, source, target] = 1.0
     paths = np.repeat(np.eye(n)[None], graphs, axis=0)

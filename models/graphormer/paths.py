@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from graphxai.contract.structure import UNREACHABLE, IntArray, paths_together, shortest_paths
 
+PAIRS = 1 << 16  # of nodes, sorted at once: numbers of 16 bits are sorted by their digits
 BLOCK = 1 << 20  # (pair, edge) combinations compared at once: 2 MB
 
 
@@ -56,42 +57,9 @@ def distance_bags(distance: IntArray, codes: Codes) -> Bags:
 
 
 def averaged_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
-    """Make bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
-
-    Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
-    d(i, v) + d(v, j) = d(i, j). It then lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag
-    has its edges in their order in the graph.
-    """
-    distance, paths = shortest_paths(n, source, target)
-    edge, hop = _edges_away(distance, source, target, codes.num_hops)  # (N, W)
-    code = codes.of_bonds(hop, bond[edge])
-    far = np.where(distance == UNREACHABLE, 2 * n, distance).astype(hop.dtype)
-    tied = paths > 1
-    sizes, entries, shares = [], [], []
-    rows = max(BLOCK // (n * edge.shape[1]), 1)
-    for first in range(0, n, rows):
-        part = slice(first, first + rows)
-        onward = far[target[edge[part]]] + hop[part, :, None]  # (rows, W, N)
-        is_on_path = (onward == far[part, None]).transpose(0, 2, 1).copy()  # (rows, N, W)
-        sizes.append(np.count_nonzero(is_on_path, axis=2))
-        entries.append(np.broadcast_to(code[part, None], is_on_path.shape)[is_on_path])
-        start, end = np.nonzero(tied[part])
-        pair, column = np.nonzero(is_on_path[start, end])
-        i, j = start[pair] + first, end[pair]
-        u, v = source[edge[i, column]], target[edge[i, column]]
-        share = paths[i, u] * paths[v, j] / paths[i, j]
-        shares.append(share / np.minimum(distance[i, j], codes.num_hops))
-    size = np.concatenate(sizes) + 1
-    is_first = np.zeros(size.sum(), bool)
-    is_first[(np.cumsum(size) - size.ravel())] = True
-    all_codes = np.empty(len(is_first), np.int16)
-    all_codes[is_first] = codes.of_distances(distance).ravel()
-    all_codes[~is_first] = np.concatenate(entries)
-    length = np.minimum(np.maximum(distance, 1), codes.num_hops)
-    weights = np.repeat((1.0 / length).astype(np.float32).ravel(), size.ravel())
-    weights[np.repeat(tied.ravel(), size.ravel()) & ~is_first] = np.concatenate(shares)
-    weights[is_first] = 1.0
-    return Bags(all_codes, weights, size.astype(np.int16))
+    """Make the bags of `averaged_bags_together` for one graph."""
+    of_edge = np.zeros(len(source), np.int64)
+    return averaged_bags_together([n], source, target, bond, of_edge, codes)[0]
 
 
 def averaged_bags_together(
@@ -102,10 +70,14 @@ def averaged_bags_together(
     graph: IntArray,
     codes: Codes,
 ) -> list[Bags]:
-    """Make the bags of `averaged_bags` for G graphs of similar size at once, bit for bit.
+    """Make bags with the edges at hops 1..num_hops, averaged over all shortest paths of a pair.
+
+    Edge (u, v) is hop k of a shortest path from i to j when d(i, u) = k - 1, d(i, v) = k and
+    d(i, v) + d(v, j) = d(i, j). It then lies on paths(i, u) * paths(v, j) of the paths(i, j). A bag
+    has its edges in their order in the graph.
 
     One call for 32 molecules of 11 atoms takes a fifth of the time of 32 calls, as most of that is
-    Python's.
+    Python's. G graphs of similar size waste the least.
 
     Args:
         sizes: the number of nodes of each graph, (G,).
@@ -125,15 +97,11 @@ def averaged_bags_together(
     hop, g = hop[edge, i].astype(np.int16), graph[edge]
     far = np.where(distance == UNREACHABLE, 2 * n, distance).astype(np.int16).reshape(-1, n)
     row = g * n + i
-    on_path = np.flatnonzero(far[g * n + target[edge]] + hop[:, None] == far[row])
-    entry, j = np.divmod(on_path.astype(np.int32), np.int32(n))
-    pair = row.astype(np.int32)[entry] * np.int32(n) + j
-    order = np.argsort(pair, kind="stable")
-    entry, pair = entry[order], pair[order]
-    size = np.bincount(pair, minlength=distance.size).reshape(distance.shape) + 1
+    entry, count = _by_pairs(far, row, g * n + target[edge], hop)
 
     within = np.arange(n) < of_graph[:, None]  # (G, n)
     is_pair = within[:, :, None] & within[:, None, :]
+    size = count.reshape(distance.shape) + 1
     size_of_pair = size[is_pair]
     is_first = np.zeros(size_of_pair.sum(), bool)
     is_first[np.cumsum(size_of_pair) - size_of_pair] = True
@@ -141,19 +109,43 @@ def averaged_bags_together(
     all_codes[is_first] = codes.of_distances(distance[is_pair])
     all_codes[~is_first] = codes.of_bonds(hop, bond[edge])[entry]
 
-    ways = paths.ravel()[pair]
-    weights = 1.0 / np.minimum(distance.ravel()[pair], codes.num_hops)
-    tied = np.flatnonzero(ways > 1)
-    of_tie, j = entry[tied], pair[tied] % n
+    length = np.minimum(np.maximum(distance, 1), codes.num_hops)
+    weights = np.repeat((1.0 / length[is_pair]).astype(np.float32), size_of_pair)
+    weights[is_first] = 1.0
+    is_tied = paths > 1
+    pair = np.repeat(np.flatnonzero(is_tied), count[is_tied.ravel()])
+    of_tie = entry[np.repeat(is_tied.ravel(), count)]
     u, v, g = source[edge[of_tie]], target[edge[of_tie]], g[of_tie]
-    share = paths[g, i[of_tie], u] * paths[g, v, j] / ways[tied]
-    weights[tied] = share / np.minimum(distance.ravel()[pair[tied]], codes.num_hops)
-    all_weights = np.ones(len(is_first), np.float32)
-    all_weights[~is_first] = weights
+    share = paths[g, i[of_tie], u] * paths[g, v, pair % n] / paths.ravel()[pair]
+    weights[np.repeat(is_tied[is_pair], size_of_pair) & ~is_first] = share / length.ravel()[pair]
     ends = np.cumsum(np.where(is_pair, size, 0).sum((1, 2)))[:-1]
     of_sizes = [rows[:k, :k].astype(np.int16) for rows, k in zip(size, sizes, strict=True)]
-    parts = np.split(all_codes, ends), np.split(all_weights, ends), of_sizes
+    parts = np.split(all_codes, ends), np.split(weights, ends), of_sizes
     return [Bags(c.copy(), w.copy(), s) for c, w, s in zip(*parts, strict=True)]
+
+
+def _by_pairs(
+    far: NDArray[np.int16], row: IntArray, end: IntArray, hop: IntArray
+) -> tuple[NDArray[np.int32], IntArray]:
+    """Return the edges on the shortest paths of each pair, and how many there are, (G n n,).
+
+    Args:
+        far: the distances of all nodes, (G n, n).
+        row: the row in `far` of the node that an edge leads away from, in ascending order, (K,).
+        end: the row of the edge's far end, (K,).
+        hop: the distance of that end, (K,).
+    """
+    n, entries, counts = far.shape[1], [], []
+    rows = PAIRS // n
+    for begin in range(0, len(far), rows):
+        part = slice(*np.searchsorted(row, (begin, begin + rows)))
+        on_path = np.flatnonzero(far[end[part]] + hop[part, None] == far[row[part]])
+        entry, j = np.divmod(on_path.astype(np.int32), np.int32(n))
+        pair = ((row[part] - begin) * n).astype(np.int32)[entry] + j
+        order = np.argsort(pair.astype(np.uint16), kind="stable")
+        entries.append(entry[order] + np.int32(part.start))
+        counts.append(np.bincount(pair, minlength=far[begin : begin + rows].size))
+    return np.concatenate(entries), np.concatenate(counts)
 
 
 def continuous_bags(
@@ -218,24 +210,6 @@ def _hop_means(
             following = means[target, ends, hop - 1] if hop else values[:, None]  # (E, J or 1, F)
             means[nodes, ends, hop] = np.add.reduceat(share[:, :, None] * following, starts)
     return means
-
-
-def _edges_away(
-    distance: IntArray, source: IntArray, target: IntArray, num_hops: int
-) -> tuple[IntArray, IntArray]:
-    """Return the edges that lead away from each node within `num_hops`, and their hops, (N, W).
-
-    Hops count from 1. Rows are padded with edge 0 at hop N, which no shortest path has.
-    """
-    n = len(distance)
-    hop = distance[:, target]  # (N, E)
-    i, e = np.nonzero((hop == distance[:, source] + 1) & (hop <= num_hops) & (hop > 0))
-    count = np.bincount(i, minlength=n)
-    column = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
-    edges = np.zeros((n, max(count.max(), 1)), dtype=np.int64)
-    hops: IntArray = np.full(edges.shape, n, dtype=np.int16)
-    edges[i, column], hops[i, column] = e, hop[i, e]
-    return edges, hops
 
 
 def floyd_bags(n: int, source: IntArray, target: IntArray, bond: IntArray, codes: Codes) -> Bags:
