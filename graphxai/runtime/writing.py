@@ -34,6 +34,8 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     try:
         real = path.resolve()
         exists = real.exists()
+        if real.is_symlink():  # since Python 3.13
+            raise OSError("the link leads to itself")
     except (OSError, RuntimeError) as error:  # a link to itself
         raise OSError(f"{path} cannot be written: {error}.") from error
     if path.is_symlink() and not real.parent.is_dir():

@@ -180,7 +180,8 @@ def test_an_error_in_the_source_keeps_its_place() -> None:
 
 def workers_of(graphs: Iterator[Data | MoleculeError]) -> list[int]:
     """Wait until two workers have begun, and return their process ids."""
-    next(graphs)
+    while len(multiprocessing.active_children()) < 2:  # the second begins when the first is busy
+        next(graphs)
     return [process.pid for process in multiprocessing.active_children() if process.pid]
 
 

@@ -320,7 +320,7 @@ def test_a_table_becomes_a_model_that_predicts_and_explains(run, table, tmp_path
     for name in opponents:  # both are printed, with their differences
         score = scores["size"]["scores"][name]["R2"][0]
         words = {"forest": "forest, ECFP4", "descriptor_forest": "forest, + descriptors"}[name]
-        assert re.search(rf"^{re.escape(words)} +{score:.3f} ", text, re.MULTILINE)
+        assert re.search(rf"^[│ ]*{re.escape(words)}[│ ]+{score:.3f}\b", text, re.MULTILINE)
         assert f"minus {words}" in text
     shares = metadata["teacher_share"]
     assert set(shares) == {"nitrogen", "size", "ring"}

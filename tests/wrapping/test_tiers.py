@@ -307,12 +307,13 @@ def test_a_model_says_once_that_it_is_recorded_and_why(monkeypatch):
     with pytest.warns(UserWarning, match=r"recorded passes.*constants in Pooled") as said:
         gx.explain(model, graph())
     assert len([w for w in said if "recorded passes" in str(w.message)]) == 1
+    others = [gx.wrap(seeded(Gps()), kind="regression") for _ in range(2)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for method in ("lrp", "gradient_input", "attn_lrp"):
             gx.explain(model, graph(), method)
-        gx.explain(gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5))
-        gx.explain(gx.wrap(seeded(Gps()), kind="regression"), with_bonds(5), "rollout")
+        for other, method in zip(others, ("lrp", "rollout"), strict=True):
+            gx.explain(other, with_bonds(5), method)
 
 
 def test_the_tier_is_that_of_the_last_method():

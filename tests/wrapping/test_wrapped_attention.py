@@ -534,6 +534,7 @@ def test_a_choice_of_experts_is_not_attention():
             h = torch.einsum("ne,ned->nd", self.choose(h).softmax(-1), of_each)
             return self.head(global_mean_pool(h, batch))
 
+    model = wrapped(drawn(Experts()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gx.explain(wrapped(drawn(Experts())), GRAPHS, "rollout")
+        gx.explain(model, GRAPHS, "rollout")

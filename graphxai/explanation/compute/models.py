@@ -253,8 +253,10 @@ def provenance(model: Any, explainer: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what decides the numbers of a result."""
+    import torch  # its own version tells builds for CPUs and GPUs apart
+
     packages = {name: _version(name) for name in ("graphxai", "torch", "rdkit", "numpy")}
-    return packages | {"python": platform.python_version()}
+    return packages | {"torch": str(torch.__version__), "python": platform.python_version()}
 
 
 @cache
