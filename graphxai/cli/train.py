@@ -202,7 +202,12 @@ def train(
         )
     refuse_inapplicable(context, "ogb" if is_official else "table")
     if not reading.target_column and not is_official:
-        raise typer.BadParameter("name the column to learn: --target-column NAME.")
+        from graphxai.datasets.tables.table import open_table
+
+        columns = ", ".join(map(repr, open_table(path, reading.smiles_column).columns))
+        raise typer.BadParameter(
+            f"name the column to learn: --target-column NAME; the columns are {columns}."
+        )
     if not is_official:
         wanted = [reading.smiles_column, *reading.named_columns, settings.split_column]
         require_sense(path, "table", columns=[*wanted, settings.time_column])

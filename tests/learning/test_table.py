@@ -674,7 +674,7 @@ def test_a_class_that_no_training_molecule_has_is_an_error(tmp_path):
             ("missing.csv", "--target-column", "y"),
             "no such file; give a table, a folder of graphs, a data set of OGB or one of bace",
         ),
-        ((None,), "name the column to learn"),
+        ((None,), "--target-column NAME; the columns are 'id', 'SMILES', 'nitrogen'"),
         ((None, "--target-column", "activity"), "its columns: 'id', 'SMILES', 'nitrogen'"),
         ((None, "--target-column", "size", "--kind", "size=value"), "write COLUMN=classification"),
         (
