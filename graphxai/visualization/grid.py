@@ -193,14 +193,18 @@ def aligned(mol: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
         reference: a molecule with 2D coordinates.
         mapping: the corresponding atoms of `reference` and `mol` (M, 2).
     """
+    return _laid_out_like(laid_out(mol), reference, mapping)
+
+
+def _laid_out_like(free: Mol, reference: Mol, mapping: NDArray[np.integer]) -> Mol:
+    """Do what `aligned` does with a molecule whose independent layout is made."""
     from rdkit import Chem
     from rdkit.Chem import rdDepictor
 
-    fixed = Chem.Mol(mol)
+    fixed = Chem.Mol(free)
     rdDepictor.GenerateDepictionMatching2DStructure(
         fixed, reference, [(int(i), int(j)) for i, j in mapping]
     )
-    free = laid_out(mol)
     if shows_double_bonds(fixed) and flaws(fixed) <= max(flaws(free), flaws(reference)):
         return fixed
     return _brought_close(free, reference, mapping)
@@ -265,12 +269,10 @@ def aligned_series(mols: Sequence[Mol], core: str | None = None) -> list[Mol]:
 
 
 def _with_core_at(mol: Mol, pattern: Mol, reference: Mol, there: Sequence[int]) -> Mol:
-    """Return a copy with its core where that of the reference is, and the rest laid out around it.
+    """Return a copy with its core where that of the reference is, as far as `aligned` can.
 
     Of several ways to match a symmetric core, that with most substituents in the same places wins.
     """
-    from rdkit import Chem
-    from rdkit.Chem import rdDepictor
 
     def alike(here: Iterable[Any]) -> int:
         return sum(
@@ -279,10 +281,7 @@ def _with_core_at(mol: Mol, pattern: Mol, reference: Mol, there: Sequence[int]) 
         )
 
     ways = mol.GetSubstructMatches(pattern, uniquify=False, maxMatches=64)
-    pairs = list(zip(there, max(ways, key=alike), strict=True))
-    copy = Chem.Mol(mol)
-    rdDepictor.GenerateDepictionMatching2DStructure(copy, reference, pairs)
-    return copy if shows_double_bonds(copy) else _brought_close(mol, reference, np.array(pairs))
+    return _laid_out_like(mol, reference, np.transpose([there, max(ways, key=alike)]))
 
 
 def _cores(mols: Sequence[Mol]) -> list[Mol]:

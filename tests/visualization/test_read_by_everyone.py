@@ -12,10 +12,11 @@ from reports import read_report
 from scipy.spatial.distance import pdist
 
 import graphxai as gx
+from graphxai.datasets.samples import MOLECULES
 from graphxai.tables.drawing import drawing
 from graphxai.visualization import Scale, molecule_svg, superpixel_svg, svg_to_png
 from graphxai.visualization.grid import aligned, aligned_series
-from graphxai.visualization.layout import laid_out
+from graphxai.visualization.layout import flaws, laid_out
 
 CYCLOSPORIN = (
     "CC[C@H]1C(=O)N(C)CC(=O)N(C)[C@@H](CC(C)C)C(=O)N[C@@H](C(C)C)C(=O)N(C)[C@@H](CC(C)C)C(=O)"
@@ -123,6 +124,12 @@ def test_molecules_of_several_series_are_aligned_within_each():
     mols = [Chem.MolFromSmiles(smiles) for smiles in [*SERIES[:4], *others]]
     places = core_places(aligned_series(mols)[:4])
     assert np.linalg.norm(places - places[0], axis=-1).max() < 0.1
+
+
+def test_no_atoms_coincide_in_a_series():
+    """Laid out around its core, the dihydroimidazole of lanabecestat collapses into a point."""
+    placed = aligned_series([Chem.MolFromSmiles(smiles) for smiles in MOLECULES.values()])
+    assert [flaws(mol) for mol in placed] == [0] * len(MOLECULES)
 
 
 @pytest.mark.parametrize(
