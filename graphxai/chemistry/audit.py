@@ -277,11 +277,7 @@ def labels_in(
     Raises:
         ValueError: there is no such column.
     """
-    source = column or table.source_of(task.name, task.unit)
-    if source is None:
-        raise ValueError(
-            f"{table.path} has no column called {task.name!r}: name the column of the labels."
-        )
+    source = column or table.source_of(task.name, task.unit) or table.column(task.name)
     rows, plain = table.measured(source, [task.name])
     return rows, _read(plain.cells, task, source, threshold)
 
